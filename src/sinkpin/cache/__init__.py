@@ -1,0 +1,1 @@
+"""The cache itself, and the only place that knows transformers."""

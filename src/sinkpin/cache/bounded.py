@@ -1,0 +1,455 @@
+"""`BoundedCache`: a transformers cache that never holds more than its budget, under any policy, with pins on top.
+
+It does not extend the context window: what is evicted is forgotten. Not covered here: how attention is computed
+(`sinkpin.attention`), which entries a policy prefers (`sinkpin.policies`), how a forward finds us (`binding`).
+"""
+
+import copy
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from sinkpin.budget import Budget, Footprint
+from sinkpin.cache.binding import Door
+from sinkpin.cache.forward import Forward
+from sinkpin.cache.layer import BoundedLayer
+from sinkpin.cache.ledger import Ledger, Rule, held
+from sinkpin.cache.stream import Stream
+from sinkpin.errors import BudgetError, CacheError, InputError, ModelError, PolicyError
+from sinkpin.policies import resolve
+from sinkpin.policies.base import Frame, Policy
+from sinkpin.policies.pins import Pins, pinned
+from sinkpin.policies.window import Window
+
+_ORIGIN_BYTES = 4  # int32, for each entry of a ledger
+_ROW_BYTES = 8  # int64, for each row: how many real tokens it was fed
+_SPAN_BYTES = 16  # two int64, for each span of pins of a row
+
+
+@dataclass(frozen=True)
+class HeadAudit:
+    """One layer and KV head: share of the pins met so far that are still held, and entries held (of the fullest row) and
+    evicted (of all rows), and the budget of this head."""
+
+    layer: int
+    head: int
+    pins_held: float
+    kept: int
+    evicted: int
+    allotment: int | None
+    frame: Frame
+    nbytes: int
+
+
+class BoundedCache(Cache):
+    """A KV cache for `model(…)` and `model.generate(…)` that holds at most `budget` entries per layer and KV head.
+
+    `budget`: tokens (`1024`), a share of the prompt (`"25%"`) or bytes of one row (`"64MiB"`), pins included; only
+    `policy="full"` takes none. `policy`: a name or an object with `keep(view, n)`. `sinks`: the first real tokens of
+    each row, pinned. `pins`: further spans `(start, stop)` of token indices, one list for all rows or one per row.
+    `frame`: `"slots"` (a key's position is its rank in the cache) or `"original"` (its index in the text); by default
+    the policy's own. `prompt_length`: what a share is taken of, instead of the longest row of the first forward.
+    Further keywords are the policy's options.
+
+    Raises `BudgetError`, `PolicyError`, `InputError` for what cannot be read or held, `ModelError` for a model whose
+    attention cannot be bounded truthfully. A cache is also a context manager; `close()` gives the model back as it was.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        budget: int | str | Budget | None = None,
+        policy: str | Policy = "window",
+        sinks: int = 4,
+        pins: Sequence[object] | None = None,
+        frame: Frame | None = None,
+        prompt_length: int | None = None,
+        **policy_options: Any,
+    ) -> None:
+        self.policy = resolve(policy, policy_options)
+        self.sinks = sinks
+        self.notes: list[str] = []
+        self._pins = Pins.read(sinks, pins)
+        self._budget = _checked_budget(self.policy, budget, sinks)
+        if frame not in (None, "slots", "original"):
+            raise PolicyError(
+                f"frame {frame!r}: it is 'slots' (ranks in the cache) or 'original' (indices in the text)"
+            )
+        if prompt_length is not None and prompt_length < 1:
+            raise BudgetError(f"prompt_length={prompt_length}: a share is taken of at least one token")
+        self._prompt_length = prompt_length
+        self._enter_by(Door.on(model))
+        try:
+            self._build(frame)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter_by(self, door: Door) -> None:
+        self.door = door
+        self._leave = weakref.finalize(self, Door.leave, door)
+        self._leave.atexit = False
+
+    def _build(self, frame: Frame | None) -> None:
+        anatomy = self.door.anatomy
+        self.frame: Frame = frame or ("original" if anatomy.learned else self.policy.frame)
+        if anatomy.learned and self.frame == "slots":
+            raise ModelError(
+                "this model adds learned position embeddings before the cache, so a key cannot move to its rank: use "
+                f"frame='original', whose stream ends at {anatomy.trained} tokens"
+            )
+        if all(facts.sliding is not None for facts in anatomy.layers):
+            raise ModelError(
+                f"every layer has a sliding window of {anatomy.layers[0].sliding} tokens: this model's cache is bounded "
+                "already and has no full-attention layer for a budget; load it with sliding_window=None to bound it"
+            )
+        self._tokens: int | None = None
+        self._broken = False
+        self._stream = Stream(self._pins)
+        rule = Rule(self.policy, None, self.frame, self._pins.most)
+        common = Ledger(rule, heads=1, shared=True)
+        windows: dict[int, Ledger] = {}
+        self._layers: list[BoundedLayer] = []
+        for facts in anatomy.layers:
+            if facts.sliding is not None:
+                own = Rule(Window(), facts.sliding, "original", 0)
+                ledger = windows.setdefault(facts.sliding, Ledger(own, heads=1, shared=True))
+            elif self.policy.kind == "position":
+                ledger = common
+            else:
+                ledger = Ledger(rule, heads=facts.kv_heads if self.policy.per_head else 1, shared=False)
+            self._layers.append(BoundedLayer(self._stream, facts, ledger))
+        Cache.__init__(self, layers=list(self._layers))
+        if self._budget is not None and (self._budget.kind != "share" or self._prompt_length is not None):
+            self._settle_budget(self._prompt_length)
+
+    def _settle_budget(self, prompt: int | None) -> None:
+        """Fix the budget in tokens, for good or, where it is a share, until `reset()`."""
+        assert self._budget is not None
+        self._tokens, note = self._budget.tokens(
+            pins=self._pins.most, footprint=self.footprint, prompt=prompt
+        )
+        trained = self.door.anatomy.trained
+        if self.frame == "slots" and trained is not None and self._tokens > trained:
+            self._note(f"budget {self._tokens} is above the {trained} positions the model was trained on")
+        if note is not None:
+            self._note(note)
+        for ledger in self._bounded_ledgers():
+            ledger.rule = replace(ledger.rule, budget=self._tokens)
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _ledgers(self) -> list[Ledger]:
+        return list({id(layer.ledger): layer.ledger for layer in self._layers}.values())
+
+    def _bounded_ledgers(self) -> list[Ledger]:
+        return list(
+            {id(layer.ledger): layer.ledger for layer in self._layers if layer.facts.sliding is None}.values()
+        )
+
+    def _tensors(self) -> list[Tensor]:
+        held = [t for layer in self._layers for t in layer.storage.tensors()]
+        held += [ledger.origins for ledger in self._ledgers() if ledger.origins is not None]
+        return held + self._stream.tensors()
+
+    # what a user asks
+
+    @property
+    def seen(self) -> int:
+        """Columns fed so far, padding included: what transformers slices its inputs by."""
+        return self._stream.columns
+
+    @property
+    def budget_tokens(self) -> int | None:
+        """The budget in entries; None for `full`, and for a share before the first forward."""
+        return self._tokens
+
+    @property
+    def footprint(self) -> Footprint:
+        """What one row costs: once the budget is full, `nbytes()` is `batch * footprint.bytes_of(budget_tokens)`."""
+        per_entry = sum(layer.facts.entry_bytes for layer in self._layers if layer.facts.sliding is None)
+        per_entry += sum(ledger.heads * _ORIGIN_BYTES for ledger in self._bounded_ledgers())
+        fixed = _ROW_BYTES + _SPAN_BYTES * max(len(row) for row in self._pins.rows)
+        fixed += sum(
+            x.facts.sliding * x.facts.entry_bytes for x in self._layers if x.facts.sliding is not None
+        )
+        windows = {layer.facts.sliding for layer in self._layers if layer.facts.sliding is not None}
+        return Footprint(per_entry, fixed + sum(windows) * _ORIGIN_BYTES)
+
+    @property
+    def bounded_layers(self) -> list[int]:
+        """Indices of the layers that the budget applies to: those without a sliding window of their own."""
+        return [layer.facts.index for layer in self._layers if layer.facts.sliding is None]
+
+    def kept(self, layer: int = 0) -> int:
+        """Entries held by the fullest row and head of a layer."""
+        origins = self._layers[layer].ledger.origins
+        return 0 if origins is None or origins.numel() == 0 else int((origins >= 0).sum(-1).max())
+
+    def origins(self, layer: int = 0) -> Tensor:
+        """int64 `[batch, kv_heads, kept]`: each entry's index among its row's real tokens, ascending; -1 (first) is an
+        empty slot."""
+        facts, held = self._layers[layer].facts, self._layers[layer].ledger.origins
+        if held is None:
+            return torch.empty(self._stream.batch or 0, facts.kv_heads, 0, dtype=torch.int64)
+        return held.long().expand(-1, facts.kv_heads, -1)
+
+    def nbytes(self) -> int:
+        """Bytes of every storage the cache owns: keys, values, origins, and the few bytes of a row's bookkeeping."""
+        storages = {}
+        for tensor in self._tensors():
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr(), tensor.device] = storage.nbytes()
+        return sum(storages.values())
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The most bytes owned so far, in the midst of a forward included: one layer at a time holds the new tokens on
+        top of its budget."""
+        return max(self._stream.peak, self.nbytes())
+
+    def audit(self) -> list[HeadAudit]:
+        """For each bounded layer and KV head: pins still held, entries kept and evicted, allotment, frame, bytes."""
+        spans, real = self._stream.spans, self._stream.real
+        report = []
+        for layer in (self._layers[index] for index in self.bounded_layers):
+            origins = self.origins(layer.facts.index)
+            size = layer.storage.nbytes()
+            for head in range(layer.facts.kv_heads):
+                own = origins[:, head]
+                share = 1.0
+                if spans is not None and real is not None:
+                    due = int(spans.minimum(real[:, None, None]).diff(dim=-1).sum())
+                    share = int(pinned(spans, own.to(spans.device)).sum()) / due if due else 1.0
+                kept = (own >= 0).sum(-1)
+                report.append(
+                    HeadAudit(
+                        layer=layer.facts.index,
+                        head=head,
+                        pins_held=share,
+                        kept=int(kept.max()) if kept.numel() else 0,
+                        evicted=0 if real is None else int((real - kept.to(real.device)).sum()),
+                        allotment=self._tokens,
+                        frame=self.frame,
+                        nbytes=size // layer.facts.kv_heads,
+                    )
+                )
+        return report
+
+    @property
+    def closed(self) -> bool:
+        return not self._leave.alive
+
+    def close(self) -> None:
+        """Leave the model; with its last cache closed, the model is exactly as before. Closing twice does no harm."""
+        self._leave()
+
+    def __enter__(self) -> "BoundedCache":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BoundedCache":
+        """A second, independent cache with the same contents on the same model."""
+        self._check_usable()
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin._enter_by(self.door.enter_again())
+        for name, value in self.__dict__.items():
+            if name not in twin.__dict__:
+                twin.__dict__[name] = copy.deepcopy(value, memo)
+        return twin
+
+    def __repr__(self) -> str:
+        budget = "unbounded" if self._budget is None else f"budget={self._budget.text}"
+        return f"BoundedCache({self.policy.name}, {budget}, sinks={self.sinks}, frame={self.frame}, seen={self.seen})"
+
+    # one forward, driven by the door
+
+    def begin(self, fed: Tensor, *, mask: Tensor | None, positions: Tensor | None) -> Forward:
+        """Take in a forward of `fed [batch, new, …]`. Raises, with nothing changed, where it cannot be honoured."""
+        if self._stream.under_way:
+            self._broken = True  # the last one never reached the exit: it was interrupted
+        self._check_usable()
+        before = copy.copy(self._stream.__dict__)
+        stream = self._stream
+        try:
+            index = stream.admit(fed.shape[0], fed.shape[1], fed.device, mask)
+            self._check_positions(positions, index, before["columns"])
+            trained, longest = self.door.anatomy.trained, stream.longest
+            if self.door.anatomy.learned and trained is not None and longest > trained:
+                raise InputError(
+                    f"token {longest} is past the {trained} learned positions of this model: the stream ends there; "
+                    "use a model with rotary positions for longer ones"
+                )
+            if self._tokens is None and self._budget is not None:
+                self._settle_budget(longest)
+        except BaseException:
+            stream.__dict__.update(before)
+            raise
+        if self.frame == "original" and trained is not None and longest > trained:
+            self._note(
+                f"original positions run past the {trained} the model was trained on: no verdict can be given"
+            )
+        stream.under_way = True
+        length = self._tokens if self.frame == "slots" and self._tokens is not None else longest
+        return Forward(self._layers, stream, index, length=length, nbytes=self.nbytes(), done=self._done)
+
+    def _check_positions(self, positions: Tensor | None, index: Tensor, held: int) -> None:
+        if positions is None:
+            return
+        right = positions.ndim == 2 and positions.shape[-1] == index.shape[-1]
+        if right and bool(((positions.to(index.device) == index) | (index < 0)).all()):
+            return
+        if (
+            right
+            and held
+            and bool((positions == torch.arange(index.shape[-1], device=positions.device)).all())
+        ):
+            raise InputError(
+                f"position_ids start at 0 although {held} tokens are held: the prompt that this cache already holds "
+                "would be fed a second time; append at least one new token to it, or reset() the cache"
+            )
+        raise InputError(
+            "custom position_ids: a bounded cache derives every position from what it was fed and would ignore them; "
+            "leave them out"
+        )
+
+    def _done(self, complete: bool) -> None:
+        self._stream.under_way = False
+        if not self._stream.recording:
+            self._stream.uncommitted = 0
+        if not complete:
+            self._broken = True
+
+    def _check_usable(self) -> None:
+        if self.closed:
+            raise CacheError("this cache is closed: build a new BoundedCache(model, …)")
+        if self._broken:
+            raise CacheError(
+                "an earlier forward stopped midway, so that some layers hold tokens others do not: reset() this cache "
+                "and feed the text again, or build a new one"
+            )
+
+    # transformers' cache protocol
+
+    @property
+    def _is_user_defined(self) -> bool:
+        return True
+
+    @_is_user_defined.setter
+    def _is_user_defined(self, value: bool) -> None:
+        # `generate` sets this mark when it starts. Recording that an earlier, assisted call switched on ends here:
+        # an ordinary call never crops, and would otherwise grow without bound.
+        if self._stream.recording:
+            self.crop(0)
+            self._stream.recording = False
+
+    @property
+    def is_croppable(self) -> bool:
+        return self._stream.recording or not self._stream.evicted
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Entries held: what a mask's queries come after. (`get_seq_length` is what was seen.)"""
+        return self._layers[layer_idx].ledger.kept
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the newest `-tokens_to_remove` columns, and commit the rest where `activate_past_recording` waits.
+
+        Raises `ValueError` for a positive count (as transformers does), `CacheError` where entries would be missing:
+        once anything has been evicted, only what was fed while recording can be taken back.
+        """
+        self._check_usable()
+        stream = self._stream
+        if tokens_to_remove > 0:
+            raise ValueError(
+                f"crop({tokens_to_remove}): give a negative count of tokens to remove from the end"
+            )
+        remove = -tokens_to_remove
+        if remove > stream.croppable:
+            raise CacheError(
+                f"cannot crop {remove} of {stream.columns} tokens: entries have been evicted, and only {stream.croppable} "
+                "can be taken back; call activate_past_recording() before the forward, or reset() and feed again"
+            )
+        if remove:
+            stream.withdraw(remove)
+            for layer in self._layers:
+                if layer.is_initialized:
+                    layer.storage.trim(remove)
+            for ledger in self._ledgers():
+                ledger.trim(remove)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Evict what waited for a crop."""
+        spans, padded = self._stream.spans, self._stream.padded
+        self._stream.uncommitted = 0
+        if spans is None:
+            return
+        decided: dict[int, tuple[Tensor, Tensor | None]] = {}
+        for layer in self._layers:
+            ledger = layer.ledger
+            if id(ledger) not in decided and ledger.origins is not None:
+                pool = ledger.origins.long()
+                decided[id(ledger)] = pool, ledger.choose(pool, spans, layer.facts.index, padded)
+            layer.evict(decided[id(ledger)][1], empties=padded)
+        for ledger in self._ledgers():
+            ledger.origins = held(*decided[id(ledger)])
+
+    def reset(self) -> None:
+        """Forget everything; the cache is as new, and may be given another batch size."""
+        if self.closed:
+            self._check_usable()
+        for layer in self._layers:
+            layer.storage.clear()
+            layer.incoming = None
+        for ledger in self._ledgers():
+            ledger.origins = None
+        self._stream.clear()
+        self._broken = False
+        if self._budget is not None and self._budget.kind == "share" and self._prompt_length is None:
+            self._tokens = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Rows become `beam_idx [batch]` of the present ones: keys, values, origins, counts and pins together."""
+        self._check_usable()
+        self._stream.select_rows(beam_idx)
+        for layer in self._layers:
+            layer.storage.select_rows(beam_idx)
+        for ledger in self._ledgers():
+            ledger.select_rows(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only the rows `indices` (or those where a boolean mask holds)."""
+        self.reorder_cache(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times, side by side."""
+        if (batch := self._stream.batch) is not None:
+            self.reorder_cache(torch.arange(batch).repeat_interleave(repeats))
+
+
+def _checked_budget(policy: Policy, budget: int | str | Budget | None, sinks: int) -> Budget | None:
+    if not policy.bounded:
+        if budget is not None:
+            raise BudgetError(
+                f"budget {budget!r} with policy {policy.name!r}, which keeps everything: leave it out"
+            )
+        return None
+    if budget is None:
+        raise BudgetError(
+            f"policy {policy.name!r} needs a budget: tokens (1024), a share (25%) or bytes (64MiB)"
+        )
+    if isinstance(sinks, int) and sinks < policy.min_sinks:
+        raise PolicyError(
+            f"policy {policy.name!r} with sinks={sinks}: it pins at least {policy.min_sinks}; policy='window' has none"
+        )
+    return Budget.parse(budget)

@@ -1,0 +1,71 @@
+"""Where one layer's keys and values lie: append, gather, read.
+
+This is the plain kind, two dense tensors. Quantised or tiered kinds need the same few methods and nothing else would
+change. Keys are stored as they came, unrotated. Not covered: which entry is which token (`ledger`).
+"""
+
+import torch
+from torch import Tensor
+
+
+class Storage:
+    """Keys `[batch, kv_heads, entries, key_dim]` and values `[batch, kv_heads, entries, value_dim]` of one layer."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Add the entries of one forward behind those held."""
+        if self.keys is None or self.values is None:
+            # A copy even of the first chunk: the model's own tensor may be a view of something far larger.
+            self.keys, self.values = keys.detach().clone(), values.detach().clone()
+        else:
+            self.keys = torch.cat((self.keys, keys.detach()), dim=2)
+            self.values = torch.cat((self.values, values.detach()), dim=2)
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Everything held, keys unrotated."""
+        assert self.keys is not None and self.values is not None, "read before append"
+        return self.keys, self.values
+
+    def gather(self, slots: Tensor, *, empties: bool) -> None:
+        """Hold only `slots [batch, 1 or kv_heads, kept]`, in that order, in tensors of exactly that size.
+
+        `empties`: some slots may be -1; those hold zeros, never what lay there before.
+        """
+        keys, values = self.read()
+        self.keys, self.values = _taken(keys, slots, empties), _taken(values, slots, empties)
+
+    def trim(self, entries: int) -> None:
+        """Forget the newest `entries`."""
+        keys, values = self.read()
+        stay = keys.shape[2] - entries
+        self.keys, self.values = keys[:, :, :stay].clone(), values[:, :, :stay].clone()
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Hold the batch rows `rows`, in that order; a row may be named several times."""
+        if self.keys is not None and self.values is not None:
+            self.keys = self.keys.index_select(0, rows.to(self.keys.device))
+            self.values = self.values.index_select(0, rows.to(self.values.device))
+
+    def clear(self) -> None:
+        self.keys = self.values = None
+
+    def nbytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.tensors())
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor owned, for counting bytes."""
+        return [x for x in (self.keys, self.values) if x is not None]
+
+
+def _taken(x: Tensor, slots: Tensor, empties: bool) -> Tensor:
+    slots = slots.to(x.device)
+    if slots.shape[0] == slots.shape[1] == 1:  # one order for all: much faster than indexing row by row
+        out = x.index_select(2, slots[0, 0].clamp(min=0))
+    else:
+        batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
+        head = torch.arange(x.shape[1], device=x.device)[None, :, None]
+        out = x[batch, head, slots.clamp(min=0)]
+    return out.masked_fill_((slots < 0)[..., None], 0) if empties else out

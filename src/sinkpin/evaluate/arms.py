@@ -1,0 +1,82 @@
+"""An arm of a comparison: one policy with one budget and one set of pins, and the products that make many of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sinkpin.budget import Budget
+from sinkpin.errors import BudgetError, PolicyError
+from sinkpin.policies import check_name, parse
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What `compare` runs once. `budget` is None for `full` only; see `BoundedCache` for the rest."""
+
+    policy: str
+    budget: int | str | None = None
+    sinks: int = 4
+    frame: Literal["slots", "original"] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    pins: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.policy)
+        if self.policy == "full":
+            if self.budget is not None:
+                raise BudgetError(
+                    f"budget {self.budget!r} for the arm 'full', which keeps everything: leave it out"
+                )
+        elif self.budget is None:
+            raise BudgetError(
+                f"the arm {self.policy!r} has no budget: give tokens (1024), a share (25%) or bytes (64MiB)"
+            )
+        else:
+            Budget.parse(self.budget)
+        if self.sinks < 0:
+            raise PolicyError(f"sinks={self.sinks}: the number of pinned first tokens is zero or more")
+
+    @property
+    def name(self) -> str:
+        """`policy[:options]-budget+sinks[+spans][/frame]`: what results are filed under."""
+        if self.policy == "full":
+            return "full"
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        spans = "".join(f"+{start}:{stop}" for start, stop in self.pins)
+        frame = f"/{self.frame}" if self.frame else ""
+        return f"{self.policy}{':' if options else ''}{options}-{self.budget}+{self.sinks}{spans}{frame}"
+
+
+def product(
+    policies: Sequence[str],
+    budgets: Sequence[int | str],
+    sinks: Sequence[int],
+    frame: Literal["slots", "original"] | None = None,
+) -> list[Arm]:
+    """The full reference, then policies x budgets x sinks. Policies are written `name` or `name:option=value,…`.
+
+    `window` with a sink is StreamingLLM and is called so; `streaming` without one is left out of the product. Raises
+    `PolicyError` and `BudgetError` for what cannot be read.
+    """
+    arms = [Arm("full", sinks=0)]
+    for written in policies:
+        name, options = parse(written)
+        if name == "full":
+            continue
+        for budget in budgets:
+            for count in sinks:
+                if name == "streaming" and count == 0:
+                    if len(sinks) == 1:
+                        raise PolicyError(
+                            "policy 'streaming' with 0 sinks: it pins at least one; 'window' has none"
+                        )
+                    continue
+                called = "streaming" if name == "window" and count else name
+                arm = Arm(called, budget=budget, sinks=count, frame=frame, options=options)
+                if arm not in arms:
+                    arms.append(arm)
+    if len(arms) == 1 and not any(parse(written)[0] == "full" for written in policies):
+        raise PolicyError(
+            "no arm to compare with the full cache: give at least one policy, budget and number of sinks"
+        )
+    return arms

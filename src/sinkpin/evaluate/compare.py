@@ -1,0 +1,202 @@
+"""Policies against the full cache: the same tokens, the same positions, the same teacher forcing, at stated bytes.
+
+Every arm is scored on the positions after the last arm's first eviction (and after the prompt), so that no arm is
+credited with tokens before which it had lost nothing. What this does not do yet: intervals, KL, verdicts; those
+fields are None.
+"""
+
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+import sinkpin
+from sinkpin.cache.bounded import BoundedCache
+from sinkpin.cache.compat import causal_lm
+from sinkpin.errors import BudgetError, InputError
+from sinkpin.evaluate.arms import Arm
+from sinkpin.evaluate.record import ArmResult, Comparison
+from sinkpin.evaluate.scoring import EXACT_CHUNK, Scores, score
+
+_SINKS = 4  # `sink_kept` asks after the first four tokens, however many an arm pins
+
+
+def compare(
+    model: Any,
+    input_ids: Tensor,
+    arms: Sequence[Arm],
+    *,
+    chunk: int = 16,
+    prompt: int | None = None,
+    name: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Comparison:
+    """Score `arms` on `input_ids [tokens]` or `[1, tokens]`; the full reference is put first if it is not there.
+
+    `chunk`: tokens a forward for scored policies, recorded. `prompt`: the first so many tokens are fed as one forward
+    to scored policies, shares are taken of it, and scoring starts after it; without it, shares are of the text.
+    `progress(arm, tokens done, tokens in all)` is called after each forward.
+
+    Raises `SinkpinError`, before anything is run, for ids that are not one text, a text too short to evict anything,
+    budgets and pins that do not fit, and a text that outruns learned positions.
+    """
+    ids = _one_text(input_ids, causal_lm(model).config.get_text_config().vocab_size)
+    if chunk < 1:
+        raise InputError(f"chunk={chunk}: a forward takes at least one token")
+    if prompt is not None and not 1 <= prompt < len(ids):
+        raise InputError(
+            f"prompt={prompt} of a text of {len(ids)} tokens: it must leave at least one token to score"
+        )
+    arms = [Arm("full", sinks=0), *(arm for arm in arms if arm.policy != "full")]
+    if len(arms) == 1:
+        raise InputError("nothing to compare with the full cache: give at least one other arm")
+    _check_names(arms)
+    base = prompt or len(ids)
+    first = _first_scored(model, ids, arms, base, prompt)
+
+    results: list[ArmResult] = []
+    losses: dict[str, np.ndarray] = {}
+    notes = _notes(model, arms, chunk, prompt, len(ids))
+    reference: Scores | None = None
+    for arm in arms:
+        with _cache(model, arm, base) as cache:
+            exact = cache.policy.kind == "position"
+            scores = score(
+                model,
+                ids,
+                cache,
+                first=first,
+                chunk=EXACT_CHUNK if exact else chunk,
+                prompt=None if exact else prompt,
+                progress=partial(progress, arm.name) if progress is not None else None,
+            )
+            reference = reference or scores
+            losses[arm.name] = scores.losses
+            results.append(_result(arm, cache, scores, reference, len(ids) - 1))
+            notes += [f"{arm.name}: {note}" for note in cache.notes]
+    return Comparison(
+        model=name or _name_of(model),
+        versions={
+            "sinkpin": sinkpin.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        tokens=len(ids),
+        scored_tokens=len(ids) - first,
+        chunk=chunk,
+        notes=notes,
+        arms=results,
+        positions=np.arange(first, len(ids), dtype=np.int64),
+        losses=losses,
+    )
+
+
+def _name_of(model: Any) -> str:
+    inner = causal_lm(model)
+    return str(getattr(inner.config, "_name_or_path", "")) or type(inner).__name__
+
+
+def _cache(model: Any, arm: Arm, base: int) -> BoundedCache:
+    return BoundedCache(
+        model,
+        budget=arm.budget,
+        policy=arm.policy,
+        sinks=arm.sinks,
+        pins=list(arm.pins),
+        frame=arm.frame,
+        prompt_length=base,
+        **arm.options,
+    )
+
+
+def _one_text(input_ids: Tensor, vocabulary: int) -> Tensor:
+    ids = input_ids[0] if input_ids.ndim == 2 and input_ids.shape[0] == 1 else input_ids
+    if ids.ndim != 1 or ids.is_floating_point() or len(ids) < 2:
+        raise InputError(
+            f"input_ids {list(input_ids.shape)} {input_ids.dtype}: give the ids of one text, [tokens]"
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise InputError(
+            f"input_ids reach from {int(ids.min())} to {int(ids.max())}, the model has {vocabulary} tokens: "
+            "they come from another tokenizer"
+        )
+    return ids.long().cpu()
+
+
+def _check_names(arms: Sequence[Arm]) -> None:
+    names = [arm.name for arm in arms]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InputError(
+            f"arm {sorted(twice)[0]} is given twice: results are filed under its name; give it once"
+        )
+
+
+def _first_scored(model: Any, ids: Tensor, arms: Sequence[Arm], base: int, prompt: int | None) -> int:
+    """Index of the first scored token: predicted after every arm has evicted, and after the prompt."""
+    tokens, last, which = len(ids), 0, ""
+    for arm in arms:
+        with _cache(model, arm, base) as cache:
+            anatomy = cache.door.anatomy
+            if anatomy.learned and anatomy.trained is not None and tokens - 1 > anatomy.trained:
+                raise InputError(
+                    f"the text has {tokens} tokens, the model {anatomy.trained} learned positions: it would outrun "
+                    f"them; compare on at most {anatomy.trained} tokens"
+                )
+            if cache.budget_tokens is not None and cache.budget_tokens > last:
+                last, which = cache.budget_tokens, arm.name
+    first = max(last + 1, prompt or 0)
+    if first >= tokens:
+        raise BudgetError(
+            f"a text of {tokens} tokens evicts nothing under {which}, which holds {last}: nothing could be scored; "
+            f"give at least {last + 2} tokens or a smaller budget"
+        )
+    return first
+
+
+def _notes(model: Any, arms: Sequence[Arm], chunk: int, prompt: int | None, tokens: int) -> list[str]:
+    inner = causal_lm(model)
+    dtype = str(inner.dtype).removeprefix("torch.")
+    notes = [f"computed in {dtype} on {inner.device.type} with {torch.get_num_threads()} threads"]
+    if any(str(arm.budget).endswith("%") for arm in arms):
+        notes.append(f"shares are of {'the prompt' if prompt else 'the text'}: {prompt or tokens} tokens")
+    if any(arm.policy not in ("full", "window", "streaming") for arm in arms):
+        fed = f"the first {prompt} tokens at once, then " if prompt else ""
+        notes.append(
+            f"scored policies were fed {fed}{chunk} tokens a forward, which see each other on top of the budget"
+        )
+    return notes
+
+
+def _result(arm: Arm, cache: BoundedCache, scores: Scores, reference: Scores, fed: int) -> ArmResult:
+    origins = [cache.origins(layer)[0] for layer in cache.bounded_layers]
+    held = torch.cat([((o >= 0) & (o < _SINKS)).sum(-1).float() for o in origins]).mean().item()
+    kept = torch.cat([(o >= 0).sum(-1).float() for o in origins]).mean().item()
+    nll = float(scores.losses.astype(np.float64).mean())
+    tokens = cache.budget_tokens
+    return ArmResult(
+        name=arm.name,
+        policy=arm.policy,
+        options=dict(arm.options),
+        sinks=arm.sinks,
+        frame=cache.frame if cache.policy.bounded else None,
+        budget_tokens=tokens,
+        budget_bytes=None if tokens is None else cache.footprint.bytes_of(tokens),
+        kv_bytes_peak=cache.peak_nbytes,
+        kv_bytes_steady=cache.nbytes(),
+        evicted=fed - kept,
+        sink_kept=held / _SINKS,
+        nll=nll,
+        ppl=float(np.exp(nll)),
+        delta_nll=nll - float(reference.losses.astype(np.float64).mean()),
+        ci95=None,
+        kl=None,
+        top1_agreement=float((scores.top == reference.top).mean()),
+        verdict=None,
+        tokens_per_s=fed / scores.seconds,
+    )

@@ -1,0 +1,99 @@
+"""Labels at the right end of a picture's lines: each arm's name and its perplexity over all scored tokens.
+
+Matplotlib's legends cover lines or stand far from them; these stand where the lines end, and are pushed apart
+where lines end close together. Not here: the lines themselves (`picture`).
+"""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sinkpin.evaluate.record import ArmResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 8.0  # inches of the whole picture
+GREY = "#555555"
+_LABEL_POINTS = 9.0
+GAP = 1.35 * _LABEL_POINTS  # from label to label
+_LONGEST_NAME = 34
+
+
+def plain(number: float) -> str:
+    if number >= 1e6:
+        return f"{number / 1e6:,.4g} M"
+    return f"{number:,.0f}" if number >= 1e3 else f"{number:.4g}"
+
+
+def label_room(arms: list[ArmResult]) -> float:
+    """The share of the figure's width that the longest label needs, its leader line and margin included."""
+    name = max(len(_name(arm)) for arm in arms)
+    number = max(len(_number(arm)) for arm in arms)
+    return min(0.5, (0.62 * _LABEL_POINTS * (name + number + 1) + 24) / 72 / WIDTH + 0.02)
+
+
+def label_lines(
+    figure: "Figure",
+    axes: "Axes",
+    arms: list[ArmResult],
+    styles: dict[str, tuple[str, str]],
+    ends: dict[str, float],
+) -> None:
+    """Name and overall perplexity at the right of each line, pushed apart where lines end close together."""
+    figure.canvas.draw()  # settles the transforms that place labels in points
+    points = 72.0 / figure.dpi
+    bottom, top = axes.bbox.y0 * points, axes.bbox.y1 * points
+    order = sorted(arms, key=lambda arm: ends[arm.name])
+    wanted = [float(axes.transData.transform((0, ends[arm.name]))[1]) * points for arm in order]
+    places = [place / 72 / figure.get_figheight() for place in spread(wanted, gap=GAP, low=bottom, high=top)]
+    edge = axes.get_position().x1
+    name_left, number_right = edge + 24 / 72 / WIDTH, 0.98
+    heading = places[-1] + 1.2 * GAP / 72 / figure.get_figheight()
+    figure.text(
+        number_right, heading, "all tokens", ha="right", va="center", fontsize=_LABEL_POINTS, color=GREY
+    )
+    for arm, place in zip(order, places, strict=True):
+        colour, _ = styles[arm.name]
+        axes.annotate(
+            "",
+            xy=(1.0, ends[arm.name]),
+            xycoords=("axes fraction", "data"),
+            xytext=(name_left - 4 / 72 / WIDTH, place),
+            textcoords="figure fraction",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0},
+            annotation_clip=False,
+        )
+        weight = "bold" if arm.policy == "full" else "normal"
+        font: dict[str, Any] = {"va": "center", "fontsize": _LABEL_POINTS, "color": colour, "weight": weight}
+        figure.text(name_left, place, _name(arm), ha="left", **font)
+        figure.text(number_right, place, _number(arm), ha="right", **font)
+
+
+def _name(arm: ArmResult) -> str:
+    return arm.name if len(arm.name) <= _LONGEST_NAME else arm.name[: _LONGEST_NAME - 1] + "…"
+
+
+def _number(arm: ArmResult) -> str:
+    return f"{arm.ppl:.1f}" if arm.ppl < 100 else plain(round(arm.ppl))
+
+
+def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Places as near as possible to the ascending `wanted`, at least `gap` apart, between `low` and `high` if
+    they fit.
+
+    Neighbours that are too close become one block about its own mean, until no two blocks touch (isotonic
+    regression).
+    """
+    blocks: list[tuple[float, int]] = []  # mean of (wanted - index * gap), length
+    for index, want in enumerate(wanted):
+        mean, length = want - index * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            before, count = blocks.pop()
+            mean, length = (before * count + mean * length) / (count + length), count + length
+        blocks.append((mean, length))
+    ceiling = max(high - gap * (len(wanted) - 1), low)
+    means = [min(max(mean, low), ceiling) for mean, length in blocks for _ in range(length)]
+    places = [mean + index * gap for index, mean in enumerate(means)]
+    assert all(after - before > gap - 1e-9 for before, after in pairwise(places))
+    return places

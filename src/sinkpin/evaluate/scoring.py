@@ -1,0 +1,79 @@
+"""One arm over one text: the negative log-likelihood of every scored token, teacher-forced.
+
+The text is fed in chunks whose ends lie on fixed multiples of the absolute index. For position policies the chunk
+does not matter (what a query sees is exact), so theirs is large; under a scored policy a forward sees everything kept
+plus itself, so its chunk is part of the result. Not covered: statistics over the losses.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sinkpin.cache.bounded import BoundedCache
+from sinkpin.cache.compat import CACHE_KEYWORD, causal_lm, entry_device
+
+EXACT_CHUNK = 512
+"""Tokens a forward where the chunk changes nothing: bounds the memory that logits take."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the scored tokens, in order: `losses` float32 `[scored]` in nats and `top` int64 `[scored]`, the token that
+    the arm held most likely."""
+
+    losses: np.ndarray
+    top: np.ndarray
+    seconds: float
+
+
+def chunk_ends(tokens: int, chunk: int, prompt: int | None = None) -> Iterator[tuple[int, int]]:
+    """`(start, stop)` of each forward: the prompt at once, then up to each multiple of `chunk`."""
+    start = 0
+    while start < tokens:
+        stop = prompt if prompt is not None and start < prompt else (start // chunk + 1) * chunk
+        stop = min(stop, tokens)
+        yield start, stop
+        start = stop
+
+
+@torch.inference_mode()
+def score(
+    model: Any,
+    ids: Tensor,
+    cache: BoundedCache,
+    *,
+    first: int,
+    chunk: int,
+    prompt: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scores:
+    """Feed `ids [tokens]` through `cache` and score every token from index `first >= 1` on.
+
+    The last token is never fed: nothing is predicted from it. `progress(tokens fed so far, tokens to feed)` is called after each
+    forward.
+    """
+    inner = causal_lm(model)
+    keeps = "logits_to_keep" in inspect.signature(type(inner).forward).parameters
+    device = entry_device(inner)
+    losses, top = [], []
+    started = time.perf_counter()
+    for start, stop in chunk_ends(len(ids) - 1, chunk, prompt):
+        scored = max(stop - max(start, first - 1), 0)
+        options = {"logits_to_keep": max(scored, 1)} if keeps else {}
+        logits = model(ids[None, start:stop].to(device), **{CACHE_KEYWORD: cache}, **options).logits[0]
+        if scored:
+            logits = logits[-scored:].float()
+            targets = ids[stop - scored + 1 : stop + 1].to(logits.device)
+            losses.append(F.cross_entropy(logits, targets, reduction="none").cpu())
+            top.append(logits.argmax(-1).cpu())
+        if progress is not None:
+            progress(stop, len(ids) - 1)
+    seconds = time.perf_counter() - started
+    return Scores(torch.cat(losses).numpy(), torch.cat(top).numpy(), seconds)

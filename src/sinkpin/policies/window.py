@@ -1,0 +1,39 @@
+"""The most recent entries, on top of the pins: the classic sliding window, and StreamingLLM when a sink is pinned.
+
+Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453. Their code evicts after a
+step, so that a query sees one entry more than the budget; here a query sees `budget` entries, itself included.
+Their positions are ranks in the cache, and so are these by default (`slots`).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sinkpin.policies.base import Frame, Kind, View
+
+
+@dataclass(frozen=True)
+class Window:
+    """Recency. With `sinks=0` the plain sliding window, which collapses once the first tokens leave it."""
+
+    name: ClassVar[str] = "window"
+    kind: ClassVar[Kind] = "position"
+    frame: ClassVar[Frame] = "slots"
+    bounded: ClassVar[bool] = True
+    per_head: ClassVar[bool] = False
+    min_sinks: ClassVar[int] = 0
+    paper: ClassVar[str] = "arXiv 2309.17453"
+
+    def keep(self, view: View, n: int) -> Tensor:
+        newest = torch.arange(view.candidates - n, view.candidates, device=view.origins.device)
+        return newest.expand(*view.origins.shape[:-1], n)
+
+
+@dataclass(frozen=True)
+class Streaming(Window):
+    """StreamingLLM: `window` that insists on at least one pinned sink."""
+
+    name: ClassVar[str] = "streaming"
+    min_sinks: ClassVar[int] = 1

@@ -1,0 +1,305 @@
+"""`sinkpin compare`: every refusal is one line and leaves nothing, and a run leaves one whole result."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cli.toys import WORDS, toy_tokenizer
+from sinkpin.cli import compare, load
+from sinkpin.errors import InputError
+from sinkpin.evaluate.record import Comparison
+
+FILES = ["nll.npz", "perplexity.png", "results.json"]
+SMALL = ("--budget", "16", "--tokens", "120", "--device", "cpu")
+
+
+def left(folder: str | Path = ".") -> list[str]:
+    """Every file and folder below, to see that nothing was left behind."""
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """Loading a model is waiting, perhaps downloading: these mistakes are told before."""
+
+    def load_model(*args, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(load, "load_model", load_model)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--budget", "0"], "budget 0 leaves room for nothing"),
+        (["--budget", "-5"], "budget -5 leaves room for nothing"),
+        (["--budget", "-5%"], "budget -5% leaves room for nothing"),
+        (["--budget", "64,-5"], "budget -5 leaves room for nothing"),
+        (["--budget", "-5,64"], "budget -5 leaves room for nothing"),
+        (["--budget", "0%"], "budget 0% leaves room for nothing"),
+        (["--budget", "101%"], "more than the whole prompt"),
+        (["--budget", "nonsense"], "budget 'nonsense' cannot be read"),
+        (["--budget", ""], "--budget '' has an empty item"),
+        (["--budget", "64,,256"], "has an empty item"),
+        (["--sinks", "-1"], "--sinks '-1' is no number of tokens"),
+        (["--sinks", "four"], "--sinks 'four' is no number of tokens"),
+        (["--policy", "windo"], "did you mean 'window'?"),
+        (["--policy", "window", "--policy", "xyzzy"], "no policy is called 'xyzzy'"),
+        (["--policy", "random:sed=3"], "policy 'random' has no option 'sed'"),
+        (["--policy", "random:seed=x"], "is not of type int"),
+        (["--policy", "random:seed"], "is not option=value"),
+        (["--policy", "streaming", "--sinks", "0"], "pins at least one"),
+        (["--tokens", "0"], "--tokens 0 leaves nothing to run"),
+        (["--tokens", "-1"], "--tokens -1 leaves nothing to run"),
+        (["--chunk", "0"], "--chunk 0 leaves nothing to run"),
+        (["--prompt", "0"], "--prompt 0 leaves nothing to run"),
+        (["--text", "missing.txt"], "cannot read the text missing.txt (No such file or directory)"),
+        (["--text", "."], ". is a folder"),
+    ],
+)
+def test_told_before_a_model_is_loaded(cli, argv, says):
+    assert says in cli("compare", *argv).complaint()
+    assert left() == []
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"", "is empty"), (b"\x7fELF\0", "is binary"), (b"\xff", "is not UTF-8")]
+)
+def test_texts_that_are_none(cli, monkeypatch, content, says):
+    Path("text").write_bytes(content)
+    assert says in cli("compare", "--text", "text").complaint()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    assert says in cli("compare", "--text", "-").complaint()
+    assert left() == ["text"]
+
+
+@pytest.mark.usefixtures("no_model")
+def test_an_output_folder_that_cannot_be_written(cli):
+    Path("file").write_text("")
+    for out in ("file", "file/below", "file/below/deeper"):
+        assert f"cannot write into the output folder {out} (" in cli("compare", "--out", out).complaint()
+    assert left() == ["file"]
+    Path("out/results.json").mkdir(parents=True)
+    assert "results.json is a folder" in cli("compare", "--out", "out").complaint()
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_output_folder_without_permission(cli):
+    Path("mine").mkdir(mode=0o500)
+    assert "Permission denied" in cli("compare", "--out", "mine").complaint()
+    assert "Permission denied" in cli("compare", "--out", "mine/below").complaint()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--budget", "4", "--sinks", "4"], "does not exceed the 4 pinned"),
+        (["--budget", "16", "--tokens", "17"], "evicts nothing"),
+        (["--budget", "64", "--tokens", "9999", "--text", "short.txt"], "evicts nothing"),
+        (["--prompt", "120"], "must leave at least one token to score"),
+        (["--replace-first", "two"], "--replace-first 'two' is 3 tokens"),
+    ],
+)
+def test_told_before_anything_is_run(cli, folder, book, argv, says):
+    Path("short.txt").write_text("Too short.")
+    words = cli("compare", folder, "--text", book, *SMALL, *argv).complaint()
+    assert says in words
+    assert left() == ["short.txt"]
+
+
+def test_a_model_folder_without_weights(cli, folder):
+    Path("bare").mkdir()
+    (Path("bare") / "config.json").write_text((folder / "config.json").read_text())
+    assert "bare holds no weights" in cli("compare", "bare").complaint()
+    assert left() == ["bare", "bare/config.json"]
+
+
+def test_learned_positions_that_the_text_would_outrun(cli, book):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=260, n_positions=64, n_embd=32, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained("gpt2")
+    toy_tokenizer().save_pretrained("gpt2")
+    words = cli("compare", "gpt2", "--text", book, *SMALL).complaint()
+    assert "64" in words
+    assert not Path("sinkpin-out").exists()
+
+
+def test_a_run(cli, folder, book):
+    """The whole thing on a random model: table, sentence, notes, files."""
+    ran = cli("compare", folder, "--text", book, *SMALL)
+    assert (ran.code, ran.err) == (0, "")
+    assert left("sinkpin-out") == FILES
+    result = Comparison.load(Path("sinkpin-out"))
+    names = ["full", "window-16+0", "streaming-16+4", "random-16+0", "random-16+4"]
+    assert [arm.name for arm in result.arms] == names
+    assert (result.model, result.tokens, result.chunk) == (str(folder), 120, 16)
+    assert f"text: {book}" in result.notes
+    for name in names:
+        assert name in ran.out
+    for note in result.notes:
+        assert f"note: {note}\n" in ran.out
+    assert "written: sinkpin-out/results.json, sinkpin-out/nll.npz, sinkpin-out/perplexity.png\n" in ran.out
+
+
+def test_json_is_one_document_and_everything_else_is_on_stderr(cli, folder, book):
+    ran = cli("compare", folder, "--text", book, *SMALL, "--out", "here", "--json")
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert ran.out.count("\n") == 1
+    assert document == json.loads(Path("here/results.json").read_text())
+    assert "window-16+0" in ran.err
+    assert left("here") == FILES
+
+
+def test_lists_and_options_make_the_product(cli, folder, book):
+    policies = ["--policy", "streaming", "--policy", "random:seed=3"]
+    sinks = ["--sinks", "1,2", "--frame", "original"]
+    ran = cli("compare", folder, "--text", book, *SMALL, *policies, *sinks, "--budget", "16,25%,16", "--json")
+    names = [arm["name"] for arm in json.loads(ran.out)["arms"]]
+    assert len(names) == 1 + 2 * 2 * 2
+    assert "random:seed=3-25%+2/original" in names
+
+
+def test_standard_input_and_a_text_shorter_than_asked(cli, folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(WORDS.encode())))
+    ran = cli("compare", folder, "--text", "-", "--budget", "16", "--policy", "window", "--json")
+    document = json.loads(ran.out)
+    assert document["tokens"] == len(WORDS) + 1
+    assert "text: standard input" in document["notes"]
+    assert any("used whole" in note for note in document["notes"])
+
+
+def test_replaced_tokens_are_on_record(cli, folder, book):
+    argv = ("compare", folder, "--text", book, *SMALL, "--policy", "window", "--json")
+    plain, replaced = (json.loads(cli(*argv, *more).out) for more in ([], ["--replace-first", "\\n"]))
+    assert r"the first 4 tokens were replaced by '\n'" in replaced["notes"]
+    assert plain["arms"][0]["nll"] != replaced["arms"][0]["nll"]
+
+
+def test_without_matplotlib_the_numbers_are_complete(cli, folder, book, monkeypatch):
+    Path("sinkpin-out").mkdir()
+    Path("sinkpin-out/perplexity.png").write_text("of an earlier run")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = cli("compare", folder, "--text", book, *SMALL)
+    assert ran.code == 0
+    assert "sinkpin[plot]" in ran.err
+    assert ran.err.count("\n") == 1
+    assert left("sinkpin-out") == ["nll.npz", "results.json"]
+    assert "perplexity.png" not in ran.out
+
+
+def test_a_disk_that_fills_up_shows_the_table_at_least(cli, folder, book, monkeypatch):
+    def full_disk(self, out):
+        raise InputError(f"cannot write the results into {out} (No space left on device)")
+
+    monkeypatch.setattr(Comparison, "save", full_disk)
+    ran = cli("compare", folder, "--text", book, *SMALL)
+    assert ran.code == 2
+    assert "window-16+0" in ran.out
+    assert "written:" not in ran.out
+    assert ran.err == "sinkpin: cannot write the results into sinkpin-out (No space left on device)\n"
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing(cli, folder, book, monkeypatch):
+    from sinkpin.evaluate import compare as run_compare  # the function; its module is patched below
+
+    assert callable(run_compare)
+
+    def interrupted(model, ids, arms, *, progress, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["sinkpin.evaluate.compare"], "compare", interrupted)
+    ran = cli("compare", folder, "--text", book, *SMALL)
+    assert (ran.code, ran.out, ran.err) == (130, "", "sinkpin: interrupted\n")
+    assert left() == []
+
+
+def test_ctrl_c_from_outside(folder, tmp_path):
+    """A real signal to a real process, while it computes."""
+    (tmp_path / "long.txt").write_text(WORDS * 300)
+    argv = [
+        "compare",
+        str(folder),
+        "--text",
+        "long.txt",
+        "--tokens",
+        "4000",
+        "--chunk",
+        "1",
+        "--policy",
+        "random",
+    ]
+    # a test run in the background ignores SIGINT, and so would its children
+    heard = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{heard}; from sinkpin.cli.main import main; sys.exit(main({argv}))"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "sinkpin: interrupted\n")
+    assert left(tmp_path) == ["long.txt"]
+
+
+def test_out_of_memory_is_one_line(cli, folder, book, monkeypatch):
+    import torch
+
+    import sinkpin.evaluate.compare  # noqa: F401 - so that it can be patched
+
+    def too_much(*args, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
+
+    monkeypatch.setattr(sys.modules["sinkpin.evaluate.compare"], "compare", too_much)
+    assert (
+        "runs out of memory on cpu with 120 tokens"
+        in cli("compare", folder, "--text", book, *SMALL).complaint()
+    )
+
+
+def test_a_bar_on_a_terminal_only(cli, folder, book, monkeypatch):
+    """On a terminal the bar names the arm and counts over all of them; in a pipe there is not one byte of it."""
+    seen: list[tuple[str, int, int]] = []
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with monkeypatch.context() as patched:
+        terminal = Terminal()
+        patched.setattr(sys, "stderr", terminal)
+        with compare._progress(2) as step:
+            assert step is not None
+            for arm in ("full", "window-16+0"):
+                step(arm, 50, 100)
+                seen.append((arm, 50, 100))
+    assert "window-16+0 (2 of 2)" in terminal.getvalue()
+    with compare._progress(2) as step:
+        assert step is None
+
+
+def test_defaults_are_the_documented_ones():
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    compare.configure(parser)
+    args = parser.parse_args([])
+    assert (args.model, args.text, args.budget, args.sinks) == (None, None, "64,256", "0,4")
+    assert (args.tokens, args.out, compare.POLICIES) == (4096, Path("sinkpin-out"), ("window", "random"))

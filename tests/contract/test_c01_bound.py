@@ -1,0 +1,177 @@
+"""C1: what is held stays within the budget, and `nbytes()` is the truth about memory.
+
+After any forward at most `budget` entries per layer and KV head; once full, not one byte more, ever.
+"""
+
+import pytest
+import torch
+
+import families
+import sinkpin
+from contract.cells import (
+    BOUNDED,
+    BUDGET,
+    POLICIES,
+    every_cell,
+    every_policy,
+    feed,
+    feed_in,
+    origins,
+    owned,
+    tensors,
+)
+
+
+@every_cell(*BOUNDED)
+def test_never_over_budget(policy, family):
+    """A prompt over the budget, then single steps to three times the budget: kept is exact after each.
+
+    Kills: evicting before the update instead of after (one too many), and evicting too much (one too few).
+    """
+    model = families.build(family)
+    ids = families.tokens(41 + 3 * BUDGET)
+    with policy.cache(model) as cache:
+        feed(model, cache, ids[:, :41])
+        for t in range(41, ids.shape[1]):
+            feed(model, cache, ids[:, t : t + 1])
+            assert cache.seen == t + 1
+            for layer in range(model.config.num_hidden_layers):
+                assert cache.kept(layer) == BUDGET
+                held = cache.origins(layer)
+                assert held.shape[-1] == BUDGET
+                assert held.dtype == torch.int64
+                assert (held[..., 1:] > held[..., :-1]).all(), "origins ascend"
+                assert held.max() == t, "the newest is always kept"
+
+
+@every_policy(*BOUNDED)
+def test_five_hundred_steps(policy):
+    """Case 12: prompt 50, then 500 decoded tokens, rows within the budget at every step, all finite.
+
+    Kills: a buffer that grows by one each time some condition (wrap-around, compaction) is met.
+    """
+    model = families.build(layers=1)
+    ids = families.tokens(550)
+    with policy.cache(model, budget=20) as cache:
+        feed(model, cache, ids[:, :50])
+        for t in range(50, 550):
+            assert torch.isfinite(feed(model, cache, ids[:, t : t + 1])).all()
+            assert cache.kept() <= 20
+            assert cache.origins().shape[-1] <= 20
+
+
+@every_cell(*BOUNDED)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_bytes_are_the_storages_and_stop_growing(policy, family, rows):
+    """Case 10: `nbytes()` equals every storage reachable from the cache, the same after 200 and 2,000 tokens.
+
+    Kills: counting `numel` of a view; forgetting origins or a rotated copy in the count; a kept reference to
+    the chunk that was just fed.
+    """
+    model = families.build(family, layers=1)
+    ids = families.tokens(500, rows=rows)
+    with policy.cache(model, budget=16) as cache:
+        feed_in(model, cache, ids[:, :200], 20)
+        full = cache.nbytes()
+        assert full == owned(cache)
+        for start in range(0, 1800, 100):
+            feed(model, cache, ids[:, start % 400 : start % 400 + 100])
+        assert cache.seen == 2000
+        assert cache.nbytes() == full == owned(cache)
+        for t in range(10):
+            feed(model, cache, ids[:, t : t + 1])
+            assert cache.nbytes() == full == owned(cache)
+
+
+@every_policy(*BOUNDED)
+def test_a_long_prefill_leaves_nothing_behind(policy):
+    """Case 10: right after a 4,096-token prefill the bytes are those of a cache filled in small steps.
+
+    Kills: keeping `keys[:, :, -n:]`, a view that holds the whole prefill alive.
+    """
+    model = families.build(layers=1, positions=8192)
+    ids = families.tokens(4096)
+    with policy.cache(model, budget=16) as slow, policy.cache(model, budget=16) as fast:
+        feed_in(model, slow, ids[:, :64], 1)
+        feed(model, fast, ids)
+        assert fast.kept() == slow.kept() == 16
+        assert fast.nbytes() == owned(fast) == slow.nbytes()
+
+
+@every_policy(*BOUNDED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bytes_by_arithmetic(policy, dtype):
+    """Case 10: keys and values are rows x KV heads x budget x head size x 2 x itemsize; origins are the extra.
+
+    Kills: storing keys per query head, or in a wider dtype than the model's, or a second copy of everything.
+    """
+    model = families.build(layers=2, kv_heads=2, head_dim=16, dtype=dtype)
+    with policy.cache(model, budget=16) as cache:
+        feed_in(model, cache, families.tokens(64, rows=3), 8)
+        floats = {t.untyped_storage().data_ptr(): t for t in tensors(cache) if t.is_floating_point()}
+        stored = sum(t.untyped_storage().nbytes() for t in floats.values())
+        assert stored == 2 * (3 * 2 * 16 * 16 * 2 * dtype.itemsize)
+        extras = cache.nbytes() - stored
+        assert extras <= 2 * (3 * 2 * 16 * 8) + 1024, f"{extras} bytes beside keys and values"
+
+
+@every_policy(*BOUNDED)
+def test_a_budget_in_bytes_is_kept(policy):
+    """`64KiB` is an upper bound on `nbytes()` of one row, and one token more would break it.
+
+    Kills: bytes turned into tokens without the origins or with the wrong number of layers.
+    """
+    model = families.build(layers=3)
+    ids = families.tokens(400)
+    with policy.cache(model, budget="24KiB") as cache:
+        feed(model, cache, ids)
+        assert cache.budget_tokens == cache.kept() < 400
+        assert cache.nbytes() == owned(cache) <= 24 * 1024
+    with policy.cache(model, budget=cache.budget_tokens + 1) as larger:
+        feed(model, larger, ids)
+        assert larger.nbytes() > 24 * 1024
+
+
+def test_full_keeps_everything():
+    """`full` has no bound, and its bytes are exact all the same."""
+    model = families.build()
+    with POLICIES["full"].cache(model) as cache:
+        feed_in(model, cache, families.tokens(100), 9)
+        assert cache.kept() == cache.seen == 100
+        assert cache.budget_tokens is None
+        assert origins(cache, 1) == list(range(100))
+        assert cache.nbytes() == owned(cache)
+
+
+@every_policy(*BOUNDED)
+@pytest.mark.parametrize("new", [1, 5, 12, 36], ids=lambda n: f"+{n}")
+@pytest.mark.parametrize("fill", [0, 3, 4, 11, 12])
+def test_fill_levels(policy, fill, new):
+    """Case 5: fill {0, S-1, S, budget-1, budget} x new {1, R, budget, 3 budget}: logits and origins are right.
+
+    Kills: each boundary's own off-by-one; an empty slice `[-0:]`.
+    """
+    model = families.build()
+    ids = families.tokens(fill + new, seed=fill)
+    sizes = [fill, new] if fill else [new]
+    with policy.cache(model, budget=12) as cache:
+        got = feed_in(model, cache, ids, sizes)
+        wanted, kept = policy.naive(model, ids[0], sizes, budget=12)
+        assert (got[0] - wanted).abs().max() < 1e-4
+        for layer in range(2):
+            for head in range(2):
+                assert origins(cache, layer, head=head) == (
+                    kept if policy.kind == "position" else kept[layer][head]
+                )
+
+
+def test_public_names():
+    """The names that the rest of the suite leans on are there."""
+    model = families.build()
+    with sinkpin.BoundedCache(model, budget=8, policy="streaming") as cache:
+        assert cache.seen == cache.get_seq_length() == 0
+        assert cache.kept() == 0
+        assert cache.origins(0).shape[-1] == 0
+        assert isinstance(cache.notes, list)
+        assert cache.frame == "slots"
+        assert cache.nbytes() == owned(cache)

@@ -1,0 +1,194 @@
+"""C2: below the budget nobody can tell our cache from `DynamicCache`, by logits or by generated tokens."""
+
+import copy
+
+import pytest
+import torch
+
+import families
+from contract.cells import (
+    BOUNDED,
+    CACHE,
+    assert_close,
+    dynamic,
+    every_cell,
+    every_policy,
+    feed,
+    feed_in,
+    generate,
+)
+
+ROOMY = 80
+
+
+def both(policy, model, run):
+    """The same run into DynamicCache and into a bounded cache with room for everything."""
+    wanted = run(dynamic(model))
+    with policy.cache(model, budget=ROOMY) as cache:
+        return run(cache), wanted
+
+
+@every_cell()
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_logits(policy, family, attention):
+    """A prefill, a chunk and single steps, seen <= budget up to equality: fp32 logits agree to 1e-5.
+
+    Kills: a mask off by one where old and new meet; SDPA's own causal mask when kv > q; a scaling applied twice.
+    """
+    model = families.build(family, attention=attention)
+    ids = families.tokens(ROOMY)
+    sizes = [40, 7, 1, 1, 20, *[1] * 11]
+    got, wanted = both(policy, model, lambda cache: feed_in(model, cache, ids, sizes))
+    assert_close(got, wanted, 1e-5)
+
+
+@every_cell()
+def test_left_padded_logits(policy, family):
+    """Rows of 20 and 7 tokens: every real position agrees with DynamicCache's left-padded batch.
+
+    Kills: ranks counted from the padded start; padding that is attended to.
+    """
+    model = families.build(family)
+    ids, mask = families.pad_left([families.tokens(20)[0], families.tokens(7, seed=1)[0]])
+    more = families.tokens(10, rows=2, seed=2)
+    ids, mask = torch.cat([ids, more], 1), torch.cat([mask, torch.ones_like(more)], 1)
+
+    def run(cache):
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        first = feed(model, cache, ids[:, :20], mask[:, :20], position_ids=places[:, :20])
+        rest = [
+            feed(model, cache, ids[:, t : t + 1], mask[:, : t + 1], position_ids=places[:, t : t + 1])
+            for t in range(20, 30)
+        ]
+        return torch.cat([first, *rest], 1)[mask.bool()]
+
+    assert_close(*both(policy, model, run), 1e-5)
+
+
+@every_cell()
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="greedy"),
+        pytest.param({"do_sample": True, "temperature": 1.3, "top_k": 20}, id="sampling"),
+        pytest.param({"num_beams": 3, "num_return_sequences": 2}, id="beams"),
+        pytest.param({"num_beams": 2, "do_sample": True}, id="beam-sampling"),
+        pytest.param({"num_return_sequences": 3, "do_sample": True}, id="several"),
+        pytest.param({"prompt_lookup_num_tokens": 3}, id="prompt-lookup"),
+    ],
+)
+def test_generated_tokens(policy, family, options):
+    """Greedy, seeded sampling, beams and prompt lookup give the very tokens that DynamicCache gives.
+
+    Kills: a reorder that moves keys but not origins; a crop that leaves a rejected draft behind.
+    """
+    model = families.build(family)
+    ids = families.tokens(12).repeat(1, 2)
+
+    def run(cache):
+        torch.manual_seed(7)
+        return generate(model, cache, ids, 24, **options)
+
+    got, wanted = both(policy, model, run)
+    assert torch.equal(got, wanted)
+
+
+@every_policy()
+def test_assisted_by_a_draft_model(policy):
+    """A worse draft of the same vocabulary: its rejected tokens leave no trace.
+
+    Kills: evidence or origins of rejected tokens that survive the crop.
+    """
+    model, draft = families.build(seed=0), families.build(layers=1, seed=0)
+    ids = families.tokens(10)
+    got, wanted = both(policy, model, lambda cache: generate(model, cache, ids, 30, assistant_model=draft))
+    plain = generate(model, dynamic(model), ids, 30)
+    assert torch.equal(got, wanted)
+    assert torch.equal(got, plain)
+
+
+@every_cell()
+def test_left_padded_generation(policy, family):
+    """A left-padded batch through `generate`, greedy and beams."""
+    model = families.build(family)
+    ids, mask = families.pad_left([families.tokens(20)[0], families.tokens(7, seed=1)[0]])
+    for options in ({}, {"num_beams": 2}):
+        got, wanted = both(
+            policy, model, lambda cache, o=options: generate(model, cache, ids, 20, attention_mask=mask, **o)
+        )
+        assert torch.equal(got, wanted)
+
+
+@every_policy()
+def test_inputs_embeds(policy):
+    """Embeddings in place of ids are the same forward.
+
+    Kills: a door that reads the length of `input_ids` only.
+    """
+    model = families.build()
+    ids = families.tokens(20)
+    embeds = model.get_input_embeddings()(ids)
+
+    def run(cache):
+        with torch.no_grad():
+            first = model(inputs_embeds=embeds[:, :15], **{CACHE: cache}).logits
+            return torch.cat([first, model(inputs_embeds=embeds[:, 15:], **{CACHE: cache}).logits], 1)
+
+    assert_close(*both(policy, model, run), 1e-5)
+
+
+@every_policy()
+def test_bfloat16_within_its_own_noise(policy):
+    """In bf16 we are as near to the fp32 truth of the same weights as DynamicCache is.
+
+    Kills: rotation, scores or softmax in bf16, which are several times worse; a bf16 mask whose minimum overflows.
+    """
+    model = families.build(dtype=torch.bfloat16)
+    ids = families.tokens(60)
+    got, other = both(policy, model, lambda cache: feed_in(model, cache, ids, 10))
+    exact = copy.deepcopy(model).float()
+    truth = feed_in(exact, dynamic(exact), ids, 10)
+    ours, theirs = (got.float() - truth).abs(), (other.float() - truth).abs()
+    assert ours.mean() <= 1.25 * theirs.mean(), f"mean {ours.mean():.4f}, DynamicCache {theirs.mean():.4f}"
+    assert ours.max() <= 2 * theirs.max(), f"worst {ours.max():.3f}, DynamicCache {theirs.max():.3f}"
+
+
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+@every_policy()
+@pytest.mark.parametrize("kind", families.FAMILIES["llama"].rope_kinds)
+def test_every_rotary_kind(policy, kind):
+    """Below the original length (here of text and budget) all rotary kinds agree with DynamicCache."""
+    model = families.build(rope_kind=kind, positions=64)
+    ids = families.tokens(50)
+    wanted = feed_in(model, dynamic(model), ids, [20, 20, *[1] * 10])
+    with policy.cache(model, budget=60) as cache:
+        assert_close(feed_in(model, cache, ids, [20, 20, *[1] * 10]), wanted, 1e-5)
+
+
+@every_policy(*BOUNDED)
+@pytest.mark.parametrize("kind", LENGTH_DEPENDENT)
+def test_a_budget_beyond_the_original_length(policy, kind):
+    """Frequencies that depend on length, and a budget beyond the original one: whatever frequencies are chosen for
+    it, a text that is still below either agrees with DynamicCache or the choice is on record.
+
+    Kills: long frequencies, picked by the budget, in silence (logits are off by 5).
+    """
+    model = families.build(rope_kind=kind, positions=64)
+    ids = families.tokens(50)
+    wanted = feed_in(model, dynamic(model), ids, 10)
+    with policy.cache(model, budget=80) as cache:
+        got = feed_in(model, cache, ids, 10)
+        if not cache.notes:
+            assert_close(got, wanted, 1e-5)
+        assert torch.isfinite(got).all()
+
+
+@every_policy()
+def test_generate_may_prefill_in_chunks(policy):
+    """`prefill_chunk_size` turns one prompt into several forwards; tokens stay the same."""
+    model = families.build()
+    ids = families.tokens(30)
+    got, wanted = both(policy, model, lambda cache: generate(model, cache, ids, 10, prefill_chunk_size=8))
+    assert torch.equal(got, wanted)

@@ -1,0 +1,75 @@
+"""Comparisons made of drawn losses, for whatever reads a record; no model runs."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sinkpin.evaluate.record import ArmResult, Comparison
+
+BYTES_PER_TOKEN = 46_080
+
+Make = Callable[..., Comparison]
+
+
+@pytest.fixture
+def make() -> Make:
+    return build
+
+
+def build(perplexities: dict[str, float] | None = None, *, scored: int = 960, first: int = 64) -> Comparison:
+    """A record of the arms `policy-budget+sinks` (and `full`) with these perplexities, losses to match."""
+    perplexities = perplexities or {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0}
+    rng = np.random.default_rng(7)
+    shared = rng.normal(0.0, 1.0, scored)
+    arms, losses = [], {}
+    for name, perplexity in perplexities.items():
+        drawn = shared + rng.normal(0.0, 0.1, scored)
+        losses[name] = (drawn - drawn.mean() + np.log(perplexity)).astype(np.float32)
+        nll = float(losses[name].mean(dtype=np.float64))
+        arms.append(arm(name, nll, tokens=first + scored, full=arms[0].nll if arms else nll))
+    return Comparison(
+        model="a model",
+        versions={"sinkpin": "0.1.0", "torch": "2.13.0"},
+        tokens=first + scored,
+        scored_tokens=scored,
+        chunk=16,
+        notes=["a note, with ü"],
+        arms=arms,
+        positions=np.arange(first, first + scored, dtype=np.int64),
+        losses=losses,
+    )
+
+
+def arm(name: str, nll: float, *, tokens: int, full: float) -> ArmResult:
+    if name == "full":
+        policy, options, budget, sinks, kept = "full", {}, None, 0, 1.0
+    else:
+        written, _, held = name.rpartition("-")
+        policy, _, option = written.partition(":")
+        options = dict([option.split("=")]) if option else {}
+        size, _, pins = held.partition("/")[0].partition("+")
+        budget, sinks = tokens // 4 if size == "25%" else int(size), int(pins)
+        kept = 1.0 if sinks or policy == "keydiff" else 0.0
+    held_tokens = tokens if budget is None else budget
+    return ArmResult(
+        name=name,
+        policy=policy,
+        options=dict(options),
+        sinks=sinks,
+        frame=None if budget is None else "slots",
+        budget_tokens=budget,
+        budget_bytes=None if budget is None else budget * BYTES_PER_TOKEN,
+        kv_bytes_peak=(held_tokens + 16) * BYTES_PER_TOKEN,
+        kv_bytes_steady=held_tokens * BYTES_PER_TOKEN,
+        evicted=float(tokens - held_tokens),
+        sink_kept=kept,
+        nll=nll,
+        ppl=float(np.exp(nll)),
+        delta_nll=nll - full,
+        ci95=None,
+        kl=None,
+        top1_agreement=None if budget is None else 0.9,
+        verdict=None,
+        tokens_per_s=1234.5,
+    )
