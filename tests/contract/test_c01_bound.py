@@ -115,6 +115,19 @@ def test_bytes_by_arithmetic(policy, dtype):
         assert extras <= 2 * (3 * 2 * 16 * 8) + 1024, f"{extras} bytes beside keys and values"
 
 
+@every_cell(*BOUNDED)
+def test_bytes_below_the_budget(policy, family):
+    """One token short of full, never more than a full cache: 15 of 16 in one prefill.
+
+    Kills: storing the model's own tensors, which may be views of a fused projection three times the size.
+    """
+    model = families.build(family, layers=1)
+    with policy.cache(model, budget=16) as short, policy.cache(model, budget=16) as full:
+        feed(model, short, families.tokens(15))
+        feed(model, full, families.tokens(64))
+        assert short.nbytes() == owned(short) <= full.nbytes()
+
+
 @every_policy(*BOUNDED)
 def test_a_budget_in_bytes_is_kept(policy):
     """`64KiB` is an upper bound on `nbytes()` of one row, and one token more would break it.

@@ -46,11 +46,13 @@ class LayerAnatomy:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A decoder. `learned`: positions are learned embeddings added to the tokens, which end at `trained` positions."""
+    """A decoder. `learned`: positions are learned embeddings added to the tokens, which end at `trained` positions.
+    `stretches_past`: the text length past which rotary frequencies change (dynamic, longrope), if they do."""
 
     layers: tuple[LayerAnatomy, ...]
     learned: bool
     trained: int | None
+    stretches_past: int | None
 
 
 @dataclass
@@ -131,7 +133,9 @@ def examine(decoder: nn.Module, config: Any, probe: Probe, forward: Callable[...
             raise ModelError(
                 f"{name}: positions are neither rotary nor learned embeddings; sinkpin cannot move its keys"
             )
-    return Anatomy(tuple(layers), learned, trained)
+    lengths = [compat.stretching_length(module, kind) for module, _, kind in compat.rotary_modules(decoder)]
+    stretches_past = min((length for length in lengths if length is not None), default=None)
+    return Anatomy(tuple(layers), learned, trained, stretches_past)
 
 
 def _rotation(

@@ -134,9 +134,14 @@ class BoundedCache(Cache):
         self._tokens, note = self._budget.tokens(
             pins=self._pins.most, footprint=self.footprint, prompt=prompt
         )
-        trained = self.door.anatomy.trained
+        trained, stretches = self.door.anatomy.trained, self.door.anatomy.stretches_past
         if self.frame == "slots" and trained is not None and self._tokens > trained:
             self._note(f"budget {self._tokens} is above the {trained} positions the model was trained on")
+        if self.frame == "slots" and stretches is not None and self._tokens > stretches:
+            self._note(
+                f"budget {self._tokens} is above {stretches}, where this model's rotary frequencies change: those of a "
+                f"text of {self._tokens} tokens are used from the first token on, so that all keys agree"
+            )
         if note is not None:
             self._note(note)
         for ledger in self._bounded_ledgers():
@@ -400,7 +405,9 @@ class BoundedCache(Cache):
             if id(ledger) not in decided and ledger.origins is not None:
                 pool = ledger.origins.long()
                 decided[id(ledger)] = pool, ledger.choose(pool, spans, layer.facts.index, padded)
-            layer.evict(decided[id(ledger)][1], empties=padded)
+            slots = decided[id(ledger)][1]
+            layer.evict(slots, empties=padded)
+            self._stream.evicted |= slots is not None
         for ledger in self._ledgers():
             ledger.origins = held(*decided[id(ledger)])
 

@@ -142,6 +142,15 @@ def inverse_frequencies(module: nn.Module, name: str, rope_type: str, length: in
     return frequencies.float()
 
 
+def stretching_length(module: nn.Module, rope_type: str) -> int | None:
+    """The text length past which a rotary module changes its frequencies; None where it never does."""
+    if not depends_on_length(rope_type):
+        return None
+    config: Any = module.config
+    original = (config.rope_parameters or {}).get("original_max_position_embeddings")
+    return original or trained_length(config)
+
+
 def trained_length(config: Any) -> int | None:
     """Positions the model was trained on, where its configuration says so."""
     for name in ("max_position_embeddings", "n_positions", "max_sequence_length"):

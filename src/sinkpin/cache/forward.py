@@ -50,7 +50,7 @@ class Forward:
         self.stream.peak = max(self.stream.peak, self.nbytes - before + layer.storage.nbytes())
         slots = None if self.stream.recording else plan.slots(layer.facts.index)
         layer.evict(slots, empties=self.stream.padded)
-        self.stream.evicted |= slots is not None and layer.facts.sliding is None
+        self.stream.evicted |= slots is not None
         self.nbytes += layer.storage.nbytes() - before
         if ledger not in self._origins:
             self._origins[ledger] = held(plan.pool, slots)

@@ -1,0 +1,47 @@
+"""Arms: their names, their product, and what cannot be one."""
+
+import pytest
+
+from sinkpin.errors import BudgetError, PolicyError
+from sinkpin.evaluate.arms import Arm, product
+
+
+def test_product_starts_with_full_and_names_streaming() -> None:
+    names = [arm.name for arm in product(["window", "random:seed=3"], [64, "25%"], [0, 4])]
+    assert names == [
+        "full",
+        "window-64+0",
+        "streaming-64+4",
+        "window-25%+0",
+        "streaming-25%+4",
+        "random:seed=3-64+0",
+        "random:seed=3-64+4",
+        "random:seed=3-25%+0",
+        "random:seed=3-25%+4",
+    ]
+
+
+def test_the_same_arm_is_taken_once_and_full_is_no_second_reference() -> None:
+    names = [arm.name for arm in product(["full", "window", "streaming", "window"], [64], [0, 4])]
+    assert names == ["full", "window-64+0", "streaming-64+4"]
+
+
+def test_frames_and_spans_are_part_of_the_name() -> None:
+    assert Arm("window", 8, sinks=0, frame="original", pins=((3, 5),)).name == "window-8+0+3:5/original"
+
+
+def test_what_is_no_arm() -> None:
+    with pytest.raises(PolicyError, match="did you mean"):
+        product(["widow"], [64], [4])
+    with pytest.raises(BudgetError, match="nonsense"):
+        product(["window"], ["nonsense"], [4])
+    with pytest.raises(PolicyError, match="at least one"):
+        product(["streaming"], [64], [0])
+    with pytest.raises(PolicyError, match="no arm"):
+        product(["window"], [], [0])
+    with pytest.raises(BudgetError, match="leave it out"):
+        Arm("full", 64)
+    with pytest.raises(BudgetError, match="no budget"):
+        Arm("window")
+    with pytest.raises(PolicyError, match="zero or more"):
+        Arm("window", 64, sinks=-1)

@@ -1,0 +1,153 @@
+"""`compare` against plain loops: the same positions for all, Sigma NLL / count, bytes as measured, refusals first."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import sinkpin
+from families import build, tokens
+from naive.streaming import pinned, stream
+from sinkpin import Arm, compare
+from sinkpin.errors import BudgetError, InputError, SinkpinError
+from sinkpin.evaluate.arms import product
+from sinkpin.evaluate.classic import classic
+from sinkpin.evaluate.scoring import chunk_ends
+
+IDS = tokens(61)[0]
+
+
+@pytest.fixture(scope="module")
+def result() -> sinkpin.evaluate.record.Comparison:  # type: ignore[name-defined]
+    return compare(build(), IDS, product(["window", "random"], [8, "20%"], [0, 4]), chunk=5)
+
+
+def test_every_arm_is_scored_on_the_positions_after_the_last_first_eviction(result) -> None:
+    assert result.positions.tolist() == list(range(13, 61)), (
+        "20 % of 61 is 12: the query at 12 is the first to miss one"
+    )
+    assert result.scored_tokens == 48
+    assert all(losses.shape == (48,) and losses.dtype == np.float32 for losses in result.losses.values())
+    assert [arm.name for arm in result.arms] == list(result.losses)
+    assert result.arms[0].name == "full"
+
+
+def test_losses_are_those_of_plain_loops(result) -> None:
+    model = build()
+    with torch.no_grad():
+        dense = model(IDS[None]).logits[0]
+    loops = {
+        "full": dense,
+        "window-8+0": stream(model, IDS, budget=8).logits,
+        "streaming-8+4": stream(model, IDS, budget=8, pins=pinned(4)).logits,
+        "streaming-20%+4": stream(model, IDS, budget=12, pins=pinned(4)).logits,
+    }
+    for name, logits in loops.items():
+        wanted = F.cross_entropy(logits[12:60], IDS[13:], reduction="none").numpy()
+        np.testing.assert_allclose(result.losses[name], wanted, atol=1e-4)
+        arm = next(arm for arm in result.arms if arm.name == name)
+        assert arm.nll == pytest.approx(wanted.astype(np.float64).mean(), abs=1e-5)
+        assert arm.ppl == pytest.approx(np.exp(arm.nll))
+        agreement = (logits[12:60].argmax(-1) == dense[12:60].argmax(-1)).float().mean().item()
+        assert arm.top1_agreement == pytest.approx(agreement)
+
+
+def test_bytes_and_counts_are_measured(result) -> None:
+    for arm in result.arms[1:]:
+        assert arm.kv_bytes_steady == arm.budget_bytes, arm.name
+        assert arm.kv_bytes_peak > arm.kv_bytes_steady
+        assert arm.evicted == 60 - arm.budget_tokens
+        assert arm.verdict is arm.kl is arm.ci95 is None, "nothing is invented before it is measured"
+    kept = {arm.name: arm.sink_kept for arm in result.arms}
+    assert kept["full"] == kept["streaming-8+4"] == kept["random-8+4"] == 1.0
+    assert kept["window-8+0"] == 0.0
+    assert 0.0 <= kept["random-8+0"] < 1.0
+
+
+def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
+    model = build()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()
+    arms = compare(model, IDS, [Arm("window", 8, sinks=0)]).arms
+    assert [arm.ppl for arm in arms] == pytest.approx([97.0, 97.0], rel=1e-5)
+
+
+def test_the_chunk_changes_scored_policies_only() -> None:
+    model, arms = build(), product(["window", "random"], [8], [4])
+    one, seven = (compare(model, IDS, arms, chunk=chunk) for chunk in (1, 7))
+    np.testing.assert_allclose(one.losses["streaming-8+4"], seven.losses["streaming-8+4"], atol=1e-5)
+    assert np.abs(one.losses["random-8+4"] - seven.losses["random-8+4"]).max() > 1e-2
+    assert (one.chunk, seven.chunk) == (1, 7)
+
+
+def test_a_prompt_is_fed_at_once_and_not_scored() -> None:
+    result = compare(build(), IDS, product(["random"], ["25%"], [4]), chunk=5, prompt=40)
+    assert result.positions.tolist() == list(range(40, 61))
+    assert result.arms[1].budget_tokens == 10
+    assert any("40 tokens" in note for note in result.notes)
+    assert list(chunk_ends(60, 16, 40)) == [(0, 40), (40, 48), (48, 60)]
+    assert list(chunk_ends(20, 8)) == [(0, 8), (8, 16), (16, 20)]
+
+
+def test_progress_ends_at_the_end() -> None:
+    calls: list[tuple[str, int, int]] = []
+    compare(build(), IDS, [Arm("window", 8)], progress=lambda *call: calls.append(call))
+    assert [call for call in calls if call[1] == call[2]] == [("full", 60, 60), ("window-8+4", 60, 60)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "arms", "options", "error", "says"),
+    [
+        (IDS[:9], [Arm("window", 8)], {}, BudgetError, "at least 10 tokens"),
+        (IDS, [Arm("window", 4, sinks=4)], {}, BudgetError, "4 pinned"),
+        (IDS, [Arm("window", 8)], {"chunk": 0}, InputError, "chunk=0"),
+        (IDS, [Arm("window", 8)], {"prompt": 61}, InputError, "prompt=61"),
+        (IDS, [Arm("full")], {}, InputError, "nothing to compare"),
+        (IDS, [Arm("window", 8), Arm("window", 8)], {}, InputError, "twice"),
+        (IDS[:1], [Arm("window", 8)], {}, InputError, "one text"),
+        (IDS + 97, [Arm("window", 8)], {}, InputError, "another tokenizer"),
+        (IDS.expand(2, -1), [Arm("window", 8)], {}, InputError, "one text"),
+    ],
+)
+def test_bad_input_is_refused_before_any_forward(ids, arms, options, error, says) -> None:
+    model = build()
+    compare(model, IDS, [Arm("window", 8)])  # whatever a first cache does to look at a model is done
+    forwards: list[int] = []
+    hook = model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    with pytest.raises(error, match=says):
+        compare(model, ids, arms, **options)
+    hook.remove()
+    assert not forwards
+
+
+def test_a_text_that_outruns_learned_positions_is_refused() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=1, eos_token_id=1
+    )
+    model = GPT2LMHeadModel(config).eval()
+    with pytest.raises(SinkpinError, match="61 tokens, the model 32 learned positions"):
+        compare(model, IDS, [Arm("window", 8)])
+    assert compare(model, IDS[:33], [Arm("window", 8)]).scored_tokens == 24
+
+
+def test_the_four_classic_arms() -> None:
+    model = build()
+    four = classic(model, IDS, window=8, sinks=4, samples=20, seed=1)
+    assert list(four.losses) == ["dense", "window", "recompute", "streaming"]
+    with torch.no_grad():
+        dense = model(IDS[None]).logits[0]
+        plain = {
+            "dense": lambda t: dense[t - 1],
+            "recompute": lambda t: model(IDS[None, t - 8 : t]).logits[0, -1],
+        }
+        window = stream(model, IDS, budget=8).logits
+        streaming = stream(model, IDS, budget=8, pins=pinned(4)).logits
+        plain |= {"window": lambda t: window[t - 1], "streaming": lambda t: streaming[t - 1]}
+        for name, logits in plain.items():
+            wanted = [F.cross_entropy(logits(int(t)), IDS[t]).item() for t in four.positions]
+            np.testing.assert_allclose(four.losses[name], wanted, atol=1e-4, err_msg=name)
+    assert four.ppl["dense"] == pytest.approx(np.exp(four.losses["dense"].astype(np.float64).mean()))
+    with pytest.raises(BudgetError, match="at least 63"):
+        classic(model, IDS, window=61)
