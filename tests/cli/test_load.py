@@ -36,8 +36,8 @@ def one_line(raised: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_without_a_source_it_is_the_novel():
     novel = load.read_text(None)
-    assert novel.content.startswith("NORTHANGER ABBEY\n")
-    assert novel.name == "Northanger Abbey"
+    assert novel.content.startswith("PRIDE AND PREJUDICE\n")
+    assert novel.name == "Pride and Prejudice"
 
 
 def test_a_file_is_taken_as_it_is(tmp_path):

@@ -63,7 +63,7 @@ def table(result: Comparison) -> Table:
             f"{arm.ppl:.{ppl}f}",
             f"{arm.ppl / full.ppl:.{ratio}f}",
             "-" if arm is full else f"{arm.delta_nll:+.3f}",
-            "-" if arm.top1_agreement is None else f"{100 * arm.top1_agreement:.1f}",
+            "-" if arm is full or arm.top1_agreement is None else f"{100 * arm.top1_agreement:.1f}",
             f"{100 * arm.sink_kept:.0f}",
             f"{arm.evicted:,.0f}",
             f"{arm.tokens_per_s:,.0f}",
