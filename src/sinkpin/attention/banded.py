@@ -12,16 +12,14 @@ which a query past its pin's saturation (t - o(i) >= budget - 1) is rotated at r
 approximated. Memory is O(block x (budget + block)). The formula is StreamingLLM's (arXiv 2309.17453); computing it
 for chunks is not in the paper, whose script goes token by token.
 
-Not covered: kept sets that are not pins + recency (`causal`), ALiBi.
+With ALiBi the same distances enter the bias. Not covered: kept sets that are not pins + recency (`causal`).
 """
 
 import torch
 from torch import Tensor
 
 from sinkpin.attention.rope import Rotary
-
-BLOCK = 256
-"""Queries computed at once."""
+from sinkpin.attention.scores import Scoring, block_size, masked, summed
 
 _Tables = tuple[Tensor, Tensor]
 
@@ -73,55 +71,60 @@ class Band:
         return self._tables[rotary]
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, rotary: Rotary | None, scaling: float
+        self, q: Tensor, keys: Tensor, values: Tensor, rotary: Rotary | None, scoring: Scoring
     ) -> Tensor:
         """Outputs `[batch, heads, new, value_dim]` of unrotated queries `q [batch, heads, new, key_dim]`.
 
         `keys`, `values`: `[batch, kv_heads, entries, …]`, unrotated. Scores, softmax and sums are fp32.
         """
         batch, heads, new, _ = q.shape
-        kv_heads, entries = keys.shape[1], keys.shape[2]
-        old = entries - new
-        q = q.float() * scaling
+        old = keys.shape[2] - new
         values = values.float()
-        own = at_last = q
+        own = at_last = q.float()
         if rotary is None:
             keys = keys.float()
-            pin_keys = self._pins_of(keys)
-            pin_near, pin_far = pin_keys, pin_keys
+            pin_near = pin_far = self._pins_of(keys)
         else:
             (cos, sin), at_rank, last = self.tables(rotary)
             pin_far = rotary.rotate(self._pins_of(keys), at_rank)
             keys = rotary.rotate(keys, (cos, sin))
             pin_near = self._pins_of(keys)
-            own = rotary.rotate(q, (cos[:, :, old:], sin[:, :, old:]))
-            at_last = rotary.rotate(q, last)
+            own, at_last = rotary.rotate(q, (cos[:, :, old:], sin[:, :, old:])), rotary.rotate(q, last)
         pin_values = self._pins_of(values)
         pins = pin_values.shape[2]
+        moves = self.clamped and (rotary is not None or scoring.slopes is not None)
 
-        outputs = q.new_empty(batch, heads, new, values.shape[-1])
-        for start in range(0, new, BLOCK):
-            stop = min(start + BLOCK, new)
+        outputs = own.new_empty(batch, heads, new, values.shape[-1])
+        size = block_size(heads, min(self.budget, old + new) + self.gaps)
+        for start in range(0, new, size):
+            stop = min(start + size, new)
             first = max(
                 0, old + start + 1 - self.budget - self.gaps
             )  # no query of the block sees an earlier slot
             band, window = slice(first, old + stop), slice(old + start, old + stop)
-            near = _grouped(own[:, :, start:stop], kv_heads)
-            scores = near @ keys[:, :, band].transpose(-1, -2)
-            scores = _masked(scores, self._sees(window, band))
+            near = own[:, :, start:stop]
+            scores = scoring.scores(near, keys[:, :, band], self._ahead(scoring, window, self.pool[:, band]))
+            scores = masked(scores, _over_heads(self._sees(window, band)))
             if pins:
-                pin_scores = near @ pin_near.transpose(-1, -2)
                 causal, saturated = self._sees_pins(window)
-                if self.clamped and rotary is not None:
-                    far = _grouped(at_last[:, :, start:stop], kv_heads) @ pin_far.transpose(-1, -2)
-                    pin_scores = _chosen(saturated, far, pin_scores)
-                scores = torch.cat((_masked(pin_scores, causal), scores), dim=-1)
-            weights = scores.softmax(-1)
-            block = weights[..., pins:] @ values[:, :, band]
+                pin_scores = scoring.scores(near, pin_near, self._ahead(scoring, window, self.pin_index))
+                if moves:
+                    far_ahead = _over_heads(self.pin_count[:, None] - self.budget)
+                    far = scoring.scores(at_last[:, :, start:stop], pin_far, far_ahead)
+                    pin_scores = torch.where(_over_heads(saturated), far, pin_scores)
+                scores = torch.cat((masked(pin_scores, _over_heads(causal)), scores), dim=-1)
+            weights = scoring.weights(scores)
+            block = summed(weights[..., pins:], values[:, :, band])
             if pins:
-                block += weights[..., :pins] @ pin_values
-            outputs[:, :, start:stop] = block.view(batch, heads, stop - start, -1)
+                block += summed(weights[..., :pins], pin_values)
+            outputs[:, :, start:stop] = block
         return outputs
+
+    def _ahead(self, scoring: Scoring, queries: slice, keys: Tensor) -> Tensor | None:
+        """Key index minus query index, `[batch, 1, 1, queries, keys]`, where biases want it."""
+        if scoring.slopes is None:
+            return None
+        return _over_heads(keys[:, None] - self.pool[:, queries, None])
 
     def _pins_of(self, x: Tensor) -> Tensor:
         """The pins' rows of `x [batch, kv_heads, entries, dim]`."""
@@ -141,22 +144,6 @@ class Band:
         return (pin >= 0) & (pin <= index), index - unpinned_before >= self.budget - 1
 
 
-def _grouped(q: Tensor, kv_heads: int) -> Tensor:
-    """`[batch, heads, n, d]` -> `[batch, kv_heads, group * n, d]`: a group's queries meet their one KV head at once."""
-    batch, heads, n, d = q.shape
-    return q.reshape(batch, kv_heads, heads // kv_heads * n, d)
-
-
-def _spread(mask: Tensor, scores: Tensor) -> Tensor:
-    """`mask [batch, n, k]` repeated over KV heads and groups to fit `scores [batch, kv_heads, group * n, k]`."""
-    groups = scores.shape[2] // mask.shape[1]
-    return mask[:, None].repeat(1, 1, groups, 1)
-
-
-def _masked(scores: Tensor, mask: Tensor) -> Tensor:
-    # A large finite number, not -inf: a padding query sees nothing, and its (unused) output must not be NaN.
-    return scores.masked_fill(~_spread(mask, scores), torch.finfo(scores.dtype).min)
-
-
-def _chosen(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(_spread(mask, yes), yes, no)
+def _over_heads(x: Tensor) -> Tensor:
+    """`[batch, n, k]` -> `[batch, 1, 1, n, k]`, to meet scores of all heads and groups."""
+    return x[:, None, None]

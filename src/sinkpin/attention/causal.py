@@ -1,18 +1,27 @@
 """Attention of new tokens over everything kept and themselves, causally: full caches, scored policies, and any cache
 that is not over its budget yet.
 
-Kept and new keys come as one pool in the order of their origins. Memory is O(block x pool), never new x pool.
-Not covered: visible sets narrower than the pool (`banded`), and attention weights as evidence.
+Kept and new keys come as one pool in the order of their origins. Memory is O(block x pool), never new x pool. Where
+a policy wants to know what queries paid to keys, it is summed in the same pass. Not covered: visible sets narrower
+than the pool (`banded`).
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sinkpin.attention.rope import Rotary
+from sinkpin.attention.scores import Scoring, block_size, masked, summed
 
-BLOCK = 256
-"""Queries computed at once where a mask has to be written out."""
+
+@dataclass
+class Mass:
+    """Asks `Causal.attend` for the attention each key of the pool received: fp32 `[batch, kv_heads, entries]`, summed
+    over the real queries of the forward, averaged over the query heads of a group."""
+
+    received: Tensor | None = None
 
 
 class Causal:
@@ -27,9 +36,9 @@ class Causal:
         self.new = new
         self.dense = dense
         self.real = pool >= 0
-        rank = self.real.cumsum(-1) - 1
+        self.absolute = self.real.cumsum(-1) - 1 if ranked else pool
         # Only differences of positions matter, so count from the newest: angles stay small however long the text is.
-        self.positions = rank - rank[..., -1:] if ranked else pool - pool.amax(-1, keepdim=True)
+        self.positions = self.absolute - self.absolute.amax(-1, keepdim=True)
         self._tables: dict[Rotary, tuple[Tensor, Tensor]] = {}
 
     def tables(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
@@ -38,46 +47,101 @@ class Causal:
             self._tables[rotary] = rotary.tables(self.positions)
         return self._tables[rotary]
 
+    def rotated(self, keys: Tensor, rotary: Rotary | None) -> Tensor:
+        """The pool's `keys [batch, kv_heads, entries, key_dim]` at their positions, fp32."""
+        return keys.float() if rotary is None else rotary.rotate(keys, self.tables(rotary))
+
+    def rotated_queries(self, q: Tensor, rotary: Rotary | None, kv_heads: int) -> Tensor:
+        """`q [batch, heads, n, key_dim]`, the pool's last n tokens, at their positions, fp32."""
+        if rotary is None:
+            return q.float()
+        cos, sin = (x[:, :, x.shape[2] - q.shape[2] :] for x in self.tables(rotary))
+        if cos.shape[1] > 1:  # positions differ by KV head: give each query head its group's
+            groups = q.shape[1] // kv_heads
+            cos, sin = cos.repeat_interleave(groups, 1), sin.repeat_interleave(groups, 1)
+        return rotary.rotate(q, (cos, sin))
+
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, rotary: Rotary | None, scaling: float
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rotary: Rotary | None,
+        scoring: Scoring,
+        mass: Mass | None = None,
     ) -> Tensor:
         """Outputs `[batch, heads, new, value_dim]` of unrotated queries `q [batch, heads, new, key_dim]`.
 
         `keys`, `values`: `[batch, kv_heads, entries, …]`, unrotated. A group's queries share their KV head.
         """
-        groups = q.shape[1] // keys.shape[1]
-        if rotary is not None:
-            cos, sin = self.tables(rotary)
-            own = (cos[:, :, -self.new :], sin[:, :, -self.new :])
-            if own[0].shape[1] > 1:  # positions differ by KV head: give each query head its group's
-                own = (own[0].repeat_interleave(groups, 1), own[1].repeat_interleave(groups, 1))
-            q = rotary.rotate(q, own).to(q.dtype)
-            keys = rotary.rotate(keys, (cos, sin)).to(keys.dtype)
+        kv_heads, entries = keys.shape[1], keys.shape[2]
+        rotated_q = self.rotated_queries(q, rotary, kv_heads)
+        rotated_keys = self.rotated(keys, rotary)
+        if mass is None and scoring.plain:
+            return self._fused(rotated_q.to(q.dtype), rotated_keys.to(q.dtype), values, scoring.scale)
+        values = values.float()
+        received = rotated_q.new_zeros(q.shape[0], kv_heads, entries)
+        # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.
+        outputs = rotated_q.new_empty(*q.shape[:3], values.shape[-1])
+        block = block_size(q.shape[1], entries)
+        for start in range(0, self.new, block):
+            stop = min(start + block, self.new)
+            seen = entries - self.new + stop
+            weights = self.weights(rotated_q[:, :, start:stop], rotated_keys[:, :, :seen], scoring)
+            outputs[:, :, start:stop] = summed(weights, values[:, :, :seen])
+            if mass is not None:
+                received[..., :seen] += self.paid(weights).sum(-2)
+        if mass is not None:
+            mass.received = received
+        return outputs
+
+    def weights(self, q: Tensor, keys: Tensor, scoring: Scoring) -> Tensor:
+        """What the queries of the pool's slots `seen - n … seen - 1` pay to its first `seen` keys, causally: fp32
+        `[batch, kv_heads, group, n, seen]`. `q [batch, heads, n, d]`, `keys [batch, kv_heads, seen, d]`, rotated."""
+        seen, n = keys.shape[2], q.shape[2]
+        ahead = None
+        if scoring.slopes is not None:
+            own = self.positions[:, :, seen - n : seen, None]
+            ahead = (self.positions[:, :, None, :seen] - own)[:, :, None]
+        scores = scoring.scores(q, keys, ahead)
+        return scoring.weights(masked(scores, self._visible(seen, n)[:, :, None]))
+
+    def paid(self, weights: Tensor) -> Tensor:
+        """Weights averaged over a group's query heads, `[batch, kv_heads, n, seen]`; padding neither gives nor
+        receives."""
+        n, seen = weights.shape[-2:]
+        mean = weights.mean(2)
+        if self.dense:
+            return mean
+        real = self.real[:, :, :seen]
+        return mean * real[:, :, seen - n :, None] * real[:, :, None]
+
+    def _fused(self, q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         entries = keys.shape[2]
+        groups = q.shape[1] // keys.shape[1]
         if self.dense and (self.new == 1 or self.new == entries):
             return F.scaled_dot_product_attention(
-                q, keys, values, is_causal=self.new > 1, scale=scaling, enable_gqa=groups > 1
+                q, keys, values, is_causal=self.new > 1, scale=scale, enable_gqa=groups > 1
             )
-        outputs = []
-        for start in range(0, self.new, BLOCK):
-            stop = min(start + BLOCK, self.new)
+        outputs, size = q.new_empty(*q.shape[:3], values.shape[-1]), block_size(1, entries)
+        for start in range(0, self.new, size):
+            stop = min(start + size, self.new)
             seen = entries - self.new + stop
-            block = F.scaled_dot_product_attention(
+            visible = self._visible(seen, stop - start)
+            outputs[:, :, start:stop] = F.scaled_dot_product_attention(
                 q[:, :, start:stop],
                 keys[:, :, :seen],
                 values[:, :, :seen],
-                attn_mask=self.mask(start, stop, seen, groups),
-                scale=scaling,
+                attn_mask=visible if visible.shape[1] == 1 else visible.repeat_interleave(groups, 1),
+                scale=scale,
                 enable_gqa=groups > 1,
             )
-            outputs.append(block)
-        return torch.cat(outputs, dim=2)
+        return outputs
 
-    def mask(self, start: int, stop: int, seen: int, groups: int) -> Tensor:
-        """Bool `[batch, 1 or heads, stop - start, seen]`: what queries start…stop see of the pool's first `seen`."""
-        old = self.real.shape[-1] - self.new
-        query = torch.arange(old + start, old + stop, device=self.real.device)
-        visible = self.real[:, :, None, :seen] & (torch.arange(seen, device=query.device) <= query[:, None])
+    def _visible(self, seen: int, n: int) -> Tensor:
+        """Bool `[batch, 1 or kv_heads, n, seen]`: what the queries of slots `seen - n … seen - 1` see."""
+        key = torch.arange(seen, device=self.real.device)
+        query = key[seen - n :, None]
+        visible = self.real[:, :, None, :seen] & (key <= query)
         # A padding query would see nothing and become NaN; its output is never used, so let it see itself.
-        visible = visible | (torch.arange(seen, device=query.device) == query[:, None])
-        return visible if visible.shape[1] == 1 else visible.repeat_interleave(groups, 1)
+        return visible | (key == query)

@@ -1,0 +1,74 @@
+"""From dot products to attention weights, in the ways models differ: scale, soft cap, linear biases, learned sinks.
+
+Scores are fp32 and five-dimensional, `[batch, kv_heads, group, queries, keys]`: a group's query heads share one KV
+head. Not covered: which keys a query sees, and rotation.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_SCORES = 2**21
+"""Scores that may be written out at once: 8 MiB of fp32, of which softmax and mask need a few copies."""
+
+
+def block_size(heads: int, keys: int) -> int:
+    """How many queries to compute at once against `keys` keys, so that memory does not grow with the text."""
+    return max(1, min(256, _SCORES // (heads * keys)))
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """How one layer makes weights of dot products.
+
+    `scale` multiplies them. `softcap` bounds them by `cap * tanh(x / cap)` (Gemma 2). `slopes` `[heads]` add
+    `slope * (key position - query position)` (ALiBi, arXiv 2108.12409). `sinks` `[heads]` are learned logits that
+    take their share of the softmax and return nothing (gpt-oss): rows then sum to less than 1.
+    """
+
+    scale: float
+    softcap: float | None = None
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether an ordinary fused kernel computes this."""
+        return self.softcap is None and self.slopes is None and self.sinks is None
+
+    def scores(self, q: Tensor, keys: Tensor, ahead: Tensor | None) -> Tensor:
+        """`q [batch, heads, n, d]` against `keys [batch, kv_heads, k, d]`, both fp32 and rotated.
+
+        `ahead`: key position minus query position, broadcastable to the result; needed where there are slopes.
+        """
+        batch, heads, n, d = q.shape
+        kv_heads, k = keys.shape[1], keys.shape[2]
+        grouped = (q * self.scale).reshape(batch, kv_heads, heads // kv_heads * n, d)
+        scores = (grouped @ keys.transpose(-1, -2)).view(batch, kv_heads, heads // kv_heads, n, k)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.slopes is not None:
+            assert ahead is not None, "slopes need distances"
+            scores = scores + self.slopes.float().view(kv_heads, -1, 1, 1) * ahead
+        return scores
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """Softmax over the keys, less what learned sinks take."""
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks.float().view(scores.shape[1], scores.shape[2], 1, 1).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+
+
+def summed(weights: Tensor, values: Tensor) -> Tensor:
+    """`weights [batch, kv_heads, group, n, k]` over `values [batch, kv_heads, k, d]` -> `[batch, heads, n, d]`."""
+    batch, kv_heads, group, n, k = weights.shape
+    out = weights.reshape(batch, kv_heads, group * n, k) @ values
+    return out.view(batch, kv_heads * group, n, -1)
+
+
+def masked(scores: Tensor, visible: Tensor) -> Tensor:
+    """`scores` where `visible` (broadcastable), else a large finite negative: a padding query sees nothing, and its
+    (unused) output must not be NaN."""
+    return scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
