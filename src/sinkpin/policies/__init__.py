@@ -5,9 +5,10 @@ The table holds strings, so that names can be checked and listed without importi
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, get_args
 
 from sinkpin.errors import PolicyError
 
@@ -19,20 +20,38 @@ TABLE = {
     "window": "sinkpin.policies.window:Window",
     "streaming": "sinkpin.policies.window:Streaming",
     "random": "sinkpin.policies.random:Random",
+    "h2o": "sinkpin.policies.h2o:H2O",
+    "tova": "sinkpin.policies.tova:TOVA",
+    "keydiff": "sinkpin.policies.keydiff:KeyDiff",
+    "lagkv": "sinkpin.policies.lagkv:LagKV",
+    "snapkv": "sinkpin.policies.snapkv:SnapKV",
+    "pyramidkv": "sinkpin.policies.pyramidkv:PyramidKV",
+    "expected": "sinkpin.policies.expected:Expected",
+    "adakv": "sinkpin.policies.adakv:AdaKV",
 }
 
 
+ENTRY_POINTS = "sinkpin.policies"
+"""The entry-point group under which other distributions offer their policies."""
+
+
+def table() -> dict[str, str]:
+    """Every policy that can be named, ours first, then those of installed distributions; a name of ours stays ours."""
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return TABLE | {name: home for name, home in sorted(installed.items()) if name not in TABLE}
+
+
 def names() -> list[str]:
-    """Every policy that can be named, in the order of the table."""
-    return list(TABLE)
+    """The names in the table."""
+    return list(table())
 
 
 def check_name(name: str) -> None:
     """Raise `PolicyError`, with the nearest name, unless `name` is in the table. Imports nothing heavy."""
-    if name not in TABLE:
-        near = difflib.get_close_matches(name, TABLE, n=1)
+    if name not in TABLE and name not in (there := table()):
+        near = difflib.get_close_matches(name, there, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise PolicyError(f"no policy is called {name!r}: {hint}there are {', '.join(TABLE)}")
+        raise PolicyError(f"no policy is called {name!r}: {hint}there are: {', '.join(there)}")
 
 
 def parse(written: str) -> tuple[str, dict[str, str]]:
@@ -53,25 +72,26 @@ def parse(written: str) -> tuple[str, dict[str, str]]:
 def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) -> "Policy":
     """The policy object for a name with options, or the object itself (which takes no further options).
 
+    Options of a policy that another one wraps are written `base.option`: `adakv:base=snapkv,base.kernel=5`.
     Raises `PolicyError` for an unknown name or option, a value of the wrong type, or an object without `keep`.
     """
     given = dict(options or {})
     if not isinstance(policy, str):
-        if not callable(getattr(policy, "keep", None)):
-            raise PolicyError(
-                f"policy {policy!r} has no keep(view, n): pass a name or an object that has one"
-            )
         if given:
             raise PolicyError(f"options {sorted(given)} with a policy object: set them on the object instead")
-        return policy
+        return _checked(policy)
     name, written = parse(policy)
     if twice := sorted(written.keys() & given.keys()):
         raise PolicyError(f"policy {policy!r}: {twice[0]} is given twice; give it once")
-    module, _, attribute = TABLE[name].partition(":")
+    module, _, attribute = table()[name].partition(":")
     cls = getattr(import_module(module), attribute)
     known = {field.name: field for field in fields(cls)}
+    wanted = written | given
+    if inner := {key: wanted.pop(key) for key in list(wanted) if key.startswith("base.") and "base" in known}:
+        base = wanted.get("base", known["base"].default)
+        wanted["base"] = resolve(base, {key.removeprefix("base."): value for key, value in inner.items()})
     values: dict[str, Any] = {}
-    for key, value in (written | given).items():
+    for key, value in wanted.items():
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise PolicyError(f"policy {name!r} has no option {key!r}: {has}")
@@ -79,13 +99,53 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
     missing = [f.name for f in known.values() if f.default is MISSING and f.name not in values]
     if missing:
         raise PolicyError(f"policy {name!r} needs the option {missing[0]!r}: write {name}:{missing[0]}=value")
-    made: Policy = cls(**values)
-    return made
+    return _checked(cls(**values))
+
+
+def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
+    """A name and options from which `resolve` makes an equal policy. Raises `PolicyError` where none do."""
+    options: dict[str, Any] = {}
+    written: list[str] = [field.name for field in fields(policy)] if is_dataclass(policy) else []
+    for option in written:
+        value = getattr(policy, option)
+        if option == "base":
+            value, inner = spelled(value)
+            options |= {f"base.{key}": each for key, each in inner.items()}
+        options[option] = value
+    if policy.name not in table() or resolve(policy.name, options) != policy:
+        raise PolicyError(
+            f"policy {policy!r} cannot be written down: no name in the table makes it; install it under the entry-point "
+            f"group {ENTRY_POINTS}, or pass it again when loading"
+        )
+    return policy.name, options
+
+
+def _checked(policy: Any) -> "Policy":
+    """The object, if it is a policy. Raises `PolicyError` naming what is missing or cannot be honoured."""
+    from sinkpin.policies.base import Policy
+    from sinkpin.policies.window import Window
+
+    if not isinstance(policy, Policy) or type(policy).keep is Policy.keep:
+        raise PolicyError(
+            f"policy {policy!r} is no policy: derive its class from sinkpin.policies.base.Policy and give it keep(view, n)"
+        )
+    if not isinstance(getattr(policy, "name", None), str):
+        raise PolicyError(f"policy {policy!r} has no name: give its class one, results are filed under it")
+    if policy.kind == "position" and policy.bounded and type(policy).keep is not Window.keep:
+        raise PolicyError(
+            f"policy {policy.name!r} is of kind 'position', which keeps the most recent entries without asking keep(): "
+            "its own choice would be ignored; make it kind 'scored'"
+        )
+    return policy
 
 
 def _as_typed(name: str, key: str, value: Any, wanted: Any) -> Any:
     """An option from the command line is text; make it what the policy's field says it is."""
     kinds = {"int": int, "float": float, "str": str, "bool": bool}
+    if type(None) in (choices := get_args(wanted)):  # `int | None`: None, or what it is beside that
+        if value is None or str(value).lower() == "none":
+            return None
+        wanted = next(choice for choice in choices if choice is not type(None))
     kind = kinds.get(wanted if isinstance(wanted, str) else getattr(wanted, "__name__", ""))
     if kind is None:
         return value

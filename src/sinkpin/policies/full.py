@@ -6,20 +6,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkpin.policies.base import Frame, Kind, View
+from sinkpin.policies.base import Kind, Policy, View
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(Policy):
     """The unbounded cache, equal to transformers' `DynamicCache`."""
 
     name: ClassVar[str] = "full"
     kind: ClassVar[Kind] = "position"
-    frame: ClassVar[Frame] = "original"
     bounded: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
-    min_sinks: ClassVar[int] = 0
-    paper: ClassVar[str] = ""
 
     def keep(self, view: View, n: int) -> Tensor:
         """Every candidate; the cache never asks, since nothing is over a budget that does not exist."""

@@ -33,7 +33,15 @@ class Pins:
                 f"sinks={sinks!r}: the number of pinned first tokens is a whole number, zero or more"
             )
         first = [(0, sinks)] if sinks else []
-        given = list(pins) if pins is not None else []
+        if pins is not None and (not isinstance(pins, Sequence) or isinstance(pins, str)):
+            raise InputError(
+                f"pins={pins!r}: give a list of spans, [(start, stop), …], or one such list per row"
+            )
+        given = list(pins or [])
+        if _is_span(given):
+            raise InputError(
+                f"pins={pins!r} is one span: give a list of them, pins=[({given[0]}, {given[1]})]"
+            )
         per_row = bool(given) and not _is_span(given[0])
         lists = [_list(row) for row in given] if per_row else [given]
         return cls(tuple(_merge(first + [_span(s) for s in row]) for row in lists), per_row)

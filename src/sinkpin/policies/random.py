@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkpin.policies.base import Frame, Kind, View, highest
+from sinkpin.policies.base import Policy, View, highest
 
 
 def _signed(constant: int) -> int:
@@ -43,18 +43,12 @@ def hashes(seed: int, layer: int, heads: Tensor, index: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Policy):
     """Keeps the newest unpinned entry and a random choice of the rest, another one in each layer and KV head."""
 
     seed: int = 0
 
     name: ClassVar[str] = "random"
-    kind: ClassVar[Kind] = "scored"
-    frame: ClassVar[Frame] = "original"
-    bounded: ClassVar[bool] = True
-    per_head: ClassVar[bool] = True
-    min_sinks: ClassVar[int] = 0
-    paper: ClassVar[str] = ""
 
     def keep(self, view: View, n: int) -> Tensor:
         heads = torch.arange(view.origins.shape[1], device=view.origins.device)[:, None]

@@ -8,27 +8,23 @@ Their positions are ranks in the cache, and so are these by default (`slots`).
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from sinkpin.policies.base import Frame, Kind, View
+from sinkpin.policies.base import Frame, Kind, Policy, View, newest
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Policy):
     """Recency. With `sinks=0` the plain sliding window, which collapses once the first tokens leave it."""
 
     name: ClassVar[str] = "window"
     kind: ClassVar[Kind] = "position"
     frame: ClassVar[Frame] = "slots"
-    bounded: ClassVar[bool] = True
     per_head: ClassVar[bool] = False
-    min_sinks: ClassVar[int] = 0
     paper: ClassVar[str] = "arXiv 2309.17453"
 
     def keep(self, view: View, n: int) -> Tensor:
-        newest = torch.arange(view.candidates - n, view.candidates, device=view.origins.device)
-        return newest.expand(*view.origins.shape[:-1], n)
+        return newest(view, n)
 
 
 @dataclass(frozen=True)
