@@ -7,7 +7,8 @@ It does not extend the context window: what is evicted is forgotten. Not covered
 import copy
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,35 +16,24 @@ from torch import Tensor
 from transformers import Cache
 
 from sinkpin.budget import Budget, Footprint
+from sinkpin.cache import snapshot
+from sinkpin.cache.audit import HeadAudit, audit
 from sinkpin.cache.binding import Door
+from sinkpin.cache.evidence import OF_QUERIES, Evidence
 from sinkpin.cache.forward import Forward
 from sinkpin.cache.layer import BoundedLayer
-from sinkpin.cache.ledger import Ledger, Rule, held
+from sinkpin.cache.ledger import Ledger, Plan, Rule, held
 from sinkpin.cache.stream import Stream
 from sinkpin.errors import BudgetError, CacheError, InputError, ModelError, PolicyError
 from sinkpin.policies import resolve
 from sinkpin.policies.base import Frame, Policy
-from sinkpin.policies.pins import Pins, pinned
+from sinkpin.policies.pins import Pins
 from sinkpin.policies.window import Window
 
 _ORIGIN_BYTES = 4  # int32, for each entry of a ledger
+_COUNT_BYTES = 4  # int32, for each head of a ledger whose heads hold different numbers
 _ROW_BYTES = 8  # int64, for each row: how many real tokens it was fed
 _SPAN_BYTES = 16  # two int64, for each span of pins of a row
-
-
-@dataclass(frozen=True)
-class HeadAudit:
-    """One layer and KV head: share of the pins met so far that are still held, and entries held (of the fullest row) and
-    evicted (of all rows), and the budget of this head."""
-
-    layer: int
-    head: int
-    pins_held: float
-    kept: int
-    evicted: int
-    allotment: int | None
-    frame: Frame
-    nbytes: int
 
 
 class BoundedCache(Cache):
@@ -80,8 +70,10 @@ class BoundedCache(Cache):
             raise PolicyError(
                 f"frame {frame!r}: it is 'slots' (ranks in the cache) or 'original' (indices in the text)"
             )
-        if prompt_length is not None and prompt_length < 1:
-            raise BudgetError(f"prompt_length={prompt_length}: a share is taken of at least one token")
+        if prompt_length is not None and (type(prompt_length) is not int or prompt_length < 1):
+            raise BudgetError(
+                f"prompt_length={prompt_length!r}: a prompt is a whole number of tokens, at least one"
+            )
         self._prompt_length = prompt_length
         self._enter_by(Door.on(model))
         try:
@@ -108,13 +100,19 @@ class BoundedCache(Cache):
                 f"every layer has a sliding window of {anatomy.layers[0].sliding} tokens: this model's cache is bounded "
                 "already and has no full-attention layer for a budget; load it with sliding_window=None to bound it"
             )
+        for note in anatomy.notes:
+            self._note(note)
         self._tokens: int | None = None
         self._broken = False
-        self._stream = Stream(self._pins)
+        remembers = not OF_QUERIES.isdisjoint(self.policy.needs)
+        # Without a length, the prompt is what the first forward brings.
+        ends = (self._prompt_length or 1) if self.policy.kind == "prompt" else None
+        self._stream = Stream(self._pins, ends, remembers=remembers)
         rule = Rule(self.policy, None, self.frame, self._pins.most)
         common = Ledger(rule, heads=1, shared=True)
         windows: dict[int, Ledger] = {}
         self._layers: list[BoundedLayer] = []
+        in_bytes = self._budget is not None and self._budget.kind == "bytes"
         for facts in anatomy.layers:
             if facts.sliding is not None:
                 own = Rule(Window(), facts.sliding, "original", 0)
@@ -123,7 +121,7 @@ class BoundedCache(Cache):
                 ledger = common
             else:
                 ledger = Ledger(rule, heads=facts.kv_heads if self.policy.per_head else 1, shared=False)
-            self._layers.append(BoundedLayer(self._stream, facts, ledger))
+            self._layers.append(BoundedLayer(self._stream, facts, ledger, promised_bytes=in_bytes))
         Cache.__init__(self, layers=list(self._layers))
         if self._budget is not None and (self._budget.kind != "share" or self._prompt_length is not None):
             self._settle_budget(self._prompt_length)
@@ -144,8 +142,25 @@ class BoundedCache(Cache):
             )
         if note is not None:
             self._note(note)
-        for ledger in self._bounded_ledgers():
-            ledger.rule = replace(ledger.rule, budget=self._tokens)
+        self._allot(self._tokens)
+
+    def _allot(self, tokens: int) -> None:
+        """Tell each layer its budget: the same, unless the policy allots otherwise."""
+        self._tokens = tokens
+        policy, pins, indices = self.policy, self._pins.most, self.bounded_layers
+        for number, index in enumerate(indices):
+            ledger = self._layers[index].ledger
+            share = policy.layer_budget(number, len(indices), tokens, pins)
+            ledger.rule = replace(ledger.rule, budget=share)
+            window = policy.window(
+                share - pins
+            )  # raises here, not in a forward, where an explicit one cannot hold
+            if window > 1 and not ledger.shared:
+                self._note(
+                    f"{policy.name}: a window of {window} in a room of {share - pins} unpinned entries"
+                )
+        if policy.kind == "prompt":
+            self._note(f"{policy.name} holds the whole prompt until it ends, whatever the budget")
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
@@ -158,11 +173,6 @@ class BoundedCache(Cache):
         return list(
             {id(layer.ledger): layer.ledger for layer in self._layers if layer.facts.sliding is None}.values()
         )
-
-    def _tensors(self) -> list[Tensor]:
-        held = [t for layer in self._layers for t in layer.storage.tensors()]
-        held += [ledger.origins for ledger in self._ledgers() if ledger.origins is not None]
-        return held + self._stream.tensors()
 
     # what a user asks
 
@@ -179,13 +189,20 @@ class BoundedCache(Cache):
     @property
     def footprint(self) -> Footprint:
         """What one row costs: once the budget is full, `nbytes()` is `batch * footprint.bytes_of(budget_tokens)`."""
-        per_entry = sum(layer.facts.entry_bytes for layer in self._layers if layer.facts.sliding is None)
-        per_entry += sum(ledger.heads * _ORIGIN_BYTES for ledger in self._bounded_ledgers())
-        fixed = _ROW_BYTES + _SPAN_BYTES * max(len(row) for row in self._pins.rows)
+        per_entry, fixed = 0, _ROW_BYTES + _SPAN_BYTES * max(len(row) for row in self._pins.rows)
+        if self.policy.kind == "prompt":
+            fixed += _ROW_BYTES  # how long the prompt was
+        for layer in (self._layers[index] for index in self.bounded_layers):
+            each, once = Evidence.bytes_of(self.policy, layer.facts)
+            per_entry += layer.facts.entry_bytes + each
+            fixed += once
+        for ledger in self._bounded_ledgers():
+            per_entry += ledger.heads * _ORIGIN_BYTES
+            fixed += ledger.heads * _COUNT_BYTES if ledger.rule.across_heads else 0
+        windows = {x.facts.sliding for x in self._layers if x.facts.sliding is not None}
         fixed += sum(
             x.facts.sliding * x.facts.entry_bytes for x in self._layers if x.facts.sliding is not None
         )
-        windows = {layer.facts.sliding for layer in self._layers if layer.facts.sliding is not None}
         return Footprint(per_entry, fixed + sum(windows) * _ORIGIN_BYTES)
 
     @property
@@ -209,7 +226,7 @@ class BoundedCache(Cache):
     def nbytes(self) -> int:
         """Bytes of every storage the cache owns: keys, values, origins, and the few bytes of a row's bookkeeping."""
         storages = {}
-        for tensor in self._tensors():
+        for tensor in self.state().values():
             storage = tensor.untyped_storage()
             storages[storage.data_ptr(), tensor.device] = storage.nbytes()
         return sum(storages.values())
@@ -222,31 +239,7 @@ class BoundedCache(Cache):
 
     def audit(self) -> list[HeadAudit]:
         """For each bounded layer and KV head: pins still held, entries kept and evicted, allotment, frame, bytes."""
-        spans, real = self._stream.spans, self._stream.real
-        report = []
-        for layer in (self._layers[index] for index in self.bounded_layers):
-            origins = self.origins(layer.facts.index)
-            size = layer.storage.nbytes()
-            for head in range(layer.facts.kv_heads):
-                own = origins[:, head]
-                share = 1.0
-                if spans is not None and real is not None:
-                    due = int(spans.minimum(real[:, None, None]).diff(dim=-1).sum())
-                    share = int(pinned(spans, own.to(spans.device)).sum()) / due if due else 1.0
-                kept = (own >= 0).sum(-1)
-                report.append(
-                    HeadAudit(
-                        layer=layer.facts.index,
-                        head=head,
-                        pins_held=share,
-                        kept=int(kept.max()) if kept.numel() else 0,
-                        evicted=0 if real is None else int((real - kept.to(real.device)).sum()),
-                        allotment=self._tokens,
-                        frame=self.frame,
-                        nbytes=size // layer.facts.kv_heads,
-                    )
-                )
-        return report
+        return audit(self, self._layers, self._stream)
 
     @property
     def closed(self) -> bool:
@@ -273,9 +266,45 @@ class BoundedCache(Cache):
                 twin.__dict__[name] = copy.deepcopy(value, memo)
         return twin
 
+    def __reduce__(self) -> Any:
+        raise CacheError(
+            "a bounded cache is not pickled or copied shallowly: use save() and load(), or copy.deepcopy()"
+        )
+
     def __repr__(self) -> str:
         budget = "unbounded" if self._budget is None else f"budget={self._budget.text}"
         return f"BoundedCache({self.policy.name}, {budget}, sinks={self.sinks}, frame={self.frame}, seen={self.seen})"
+
+    # in a file
+
+    def save(self, path: str | Path) -> None:
+        """Write the cache to one safetensors file, atomically: what `load` makes of it continues bit for bit.
+
+        Raises `CacheError` while a rollback is pending (`crop(0)` ends it), `OSError` where the file cannot be written.
+        """
+        self._check_usable()
+        if self._stream.recording and self._stream.uncommitted:
+            raise CacheError(
+                f"{self._stream.uncommitted} tokens may still be taken back: crop(0) commits them, then save"
+            )
+        snapshot.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Any, policy: Policy | None = None) -> "BoundedCache":
+        """The cache that `save` wrote, on the same model; `policy` only where it was an object of your own.
+
+        Raises `CacheError`, with the reason, for a file that is torn, changed, of another model or another schema.
+        """
+        return snapshot.load(path, model, policy)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor owned, by a name that says whose it is."""
+        named = {f"stream.{name}": x for name, x in self._stream.named_tensors().items()}
+        for number, ledger in enumerate(self._ledgers()):
+            named |= {f"ledgers.{number}.{name}": x for name, x in ledger.named_tensors().items()}
+        for number, layer in enumerate(self._layers):
+            named |= {f"layers.{number}.{name}": x for name, x in layer.named_tensors().items()}
+        return named
 
     # one forward, driven by the door
 
@@ -305,8 +334,9 @@ class BoundedCache(Cache):
                 f"original positions run past the {trained} the model was trained on: no verdict can be given"
             )
         stream.under_way = True
-        length = self._tokens if self.frame == "slots" and self._tokens is not None else longest
-        return Forward(self._layers, stream, index, length=length, nbytes=self.nbytes(), done=self._done)
+        return Forward(
+            self._layers, stream, index, length=self._length(), nbytes=self.nbytes(), done=self._done
+        )
 
     def _check_positions(self, positions: Tensor | None, index: Tensor, held: int) -> None:
         if positions is None:
@@ -320,8 +350,9 @@ class BoundedCache(Cache):
             and bool((positions == torch.arange(index.shape[-1], device=positions.device)).all())
         ):
             raise InputError(
-                f"position_ids start at 0 although {held} tokens are held: the prompt that this cache already holds "
-                "would be fed a second time; append at least one new token to it, or reset() the cache"
+                f"position_ids start at 0 although {held} tokens are held: what this cache already holds would be fed a "
+                "second time; append new tokens to it (assisted generation needs them alone, with the whole mask), or "
+                "reset() the cache"
             )
         raise InputError(
             "custom position_ids: a bounded cache derives every position from what it was fed and would ignore them; "
@@ -332,6 +363,7 @@ class BoundedCache(Cache):
         self._stream.under_way = False
         if not self._stream.recording:
             self._stream.uncommitted = 0
+            self._stream.settled()
         if not complete:
             self._broken = True
 
@@ -360,7 +392,7 @@ class BoundedCache(Cache):
 
     @property
     def is_croppable(self) -> bool:
-        return self._stream.recording or not self._stream.evicted
+        return self._stream.recording or not (self._stream.evicted or self._stream.remembers)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Entries held: what a mask's queries come after. (`get_seq_length` is what was seen.)"""
@@ -379,58 +411,72 @@ class BoundedCache(Cache):
                 f"crop({tokens_to_remove}): give a negative count of tokens to remove from the end"
             )
         remove = -tokens_to_remove
+        if remove > stream.columns:
+            raise CacheError(f"cannot crop {remove} tokens: only {stream.columns} were fed")
         if remove > stream.croppable:
+            why = "entries have been evicted" if stream.evicted else "attention has been counted as evidence"
             raise CacheError(
-                f"cannot crop {remove} of {stream.columns} tokens: entries have been evicted, and only {stream.croppable} "
-                "can be taken back; call activate_past_recording() before the forward, or reset() and feed again"
+                f"cannot crop {remove} of {stream.columns} tokens: {why}, and only {stream.croppable} can be taken back; "
+                "call activate_past_recording() before the forward, or reset() and feed again"
             )
         if remove:
             stream.withdraw(remove)
             for layer in self._layers:
-                if layer.is_initialized:
-                    layer.storage.trim(remove)
+                layer.trim(remove)
             for ledger in self._ledgers():
                 ledger.trim(remove)
-        self._commit()
+        if stream.columns:
+            self._commit()
+        else:  # all of it was taken back: nothing is held, and nothing was evicted
+            self._empty()
+            stream.uncommitted, stream.evicted = 0, False
 
     def _commit(self) -> None:
-        """Evict what waited for a crop."""
-        spans, padded = self._stream.spans, self._stream.padded
-        self._stream.uncommitted = 0
-        if spans is None:
+        """Count and evict what waited for a crop."""
+        stream = self._stream
+        waited, stream.uncommitted = stream.uncommitted, 0
+        if stream.spans is None or stream.real is None:
             return
-        decided: dict[int, tuple[Tensor, Tensor | None]] = {}
+        nothing = stream.real.new_empty(stream.real.shape[0], 0)
+        decided: dict[Ledger, tuple[Tensor, Tensor | None]] = {}
         for layer in self._layers:
             ledger = layer.ledger
-            if id(ledger) not in decided and ledger.origins is not None:
-                pool = ledger.origins.long()
-                decided[id(ledger)] = pool, ledger.choose(pool, spans, layer.facts.index, padded)
-            slots = decided[id(ledger)][1]
-            layer.evict(slots, empties=padded)
-            self._stream.evicted |= slots is not None
-        for ledger in self._ledgers():
-            ledger.origins = held(*decided[id(ledger)])
+            if ledger not in decided:
+                plan = Plan(ledger, nothing, stream.spans, stream.padded, waited)
+                decided[ledger] = plan.pool, layer.choose(plan, stream, self._length())
+            slots = decided[ledger][1]
+            layer.evict(slots, empties=stream.padded)
+            stream.evicted |= slots is not None
+        for ledger, (pool, slots) in decided.items():
+            ledger.hold(held(pool, slots), ragged=slots is not None and ledger.rule.across_heads)
+        stream.settled()
+
+    def _length(self) -> int:
+        """The text length that rotary frequencies are for: bounded where positions are ranks."""
+        return self._tokens if self.frame == "slots" and self._tokens is not None else self._stream.longest
 
     def reset(self) -> None:
         """Forget everything; the cache is as new, and may be given another batch size."""
         if self.closed:
             self._check_usable()
-        for layer in self._layers:
-            layer.storage.clear()
-            layer.incoming = None
-        for ledger in self._ledgers():
-            ledger.origins = None
+        self._empty()
         self._stream.clear()
         self._broken = False
         if self._budget is not None and self._budget.kind == "share" and self._prompt_length is None:
             self._tokens = None
+
+    def _empty(self) -> None:
+        for layer in self._layers:
+            layer.clear()
+        for ledger in self._ledgers():
+            ledger.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Rows become `beam_idx [batch]` of the present ones: keys, values, origins, counts and pins together."""
         self._check_usable()
         self._stream.select_rows(beam_idx)
         for layer in self._layers:
-            layer.storage.select_rows(beam_idx)
+            layer.select_rows(beam_idx)
         for ledger in self._ledgers():
             ledger.select_rows(beam_idx)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sinkpin.attention.scores import Scoring
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger, Plan, held
 from sinkpin.cache.stream import Stream
-from sinkpin.errors import InputError
+from sinkpin.errors import CacheError, InputError
 
 
 class Forward:
@@ -32,28 +33,24 @@ class Forward:
         self.layers, self.stream, self.index, self.length, self.nbytes = layers, stream, index, length, nbytes
         self._done = done
         self._plans: dict[Ledger, Plan] = {}
-        self._origins: dict[Ledger, Tensor] = {}
+        self._slots: dict[Ledger, Tensor | None] = {}
+        self._origins: dict[Ledger, tuple[Tensor, bool]] = {}
         self._attended: set[int] = set()
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, None]:
         """Attention of one layer, and the eviction that follows it. `q [batch, heads, new, key_dim]`, unrotated."""
-        if given.get("dropout"):
-            raise InputError(
-                f"attention dropout of {given['dropout']} with a bounded cache: call model.eval() first"
-            )
         layer = self.layers[module.layer_idx]  # type: ignore[index]
         ledger = layer.ledger
         plan = self._plan(ledger)
-        scaling = given.get("scaling")
-        before = layer.storage.nbytes()
-        out = layer.attend(plan, q, k, v, self.length, q.shape[-1] ** -0.5 if scaling is None else scaling)
-        self.stream.peak = max(self.stream.peak, self.nbytes - before + layer.storage.nbytes())
-        slots = None if self.stream.recording else plan.slots(layer.facts.index)
+        before = layer.nbytes()
+        out = layer.attend(plan, q, k, v, self.length, _scoring(q, given))
+        self.stream.peak = max(self.stream.peak, self.nbytes - before + layer.nbytes())
+        slots = None if self.stream.recording else self._chosen(layer, plan)
         layer.evict(slots, empties=self.stream.padded)
         self.stream.evicted |= slots is not None
-        self.nbytes += layer.storage.nbytes() - before
+        self.nbytes += layer.nbytes() - before
         if ledger not in self._origins:
-            self._origins[ledger] = held(plan.pool, slots)
+            self._origins[ledger] = held(plan.pool, slots), slots is not None and ledger.rule.across_heads
         if not ledger.shared:
             del self._plans[ledger]
         self._attended.add(layer.facts.index)
@@ -65,9 +62,37 @@ class Forward:
             self._plans[ledger] = Plan(ledger, self.index, self.stream.spans, self.stream.padded)
         return self._plans[ledger]
 
+    def _chosen(self, layer: BoundedLayer, plan: Plan) -> Tensor | None:
+        """What stays of the pool, decided once for all layers that share a ledger."""
+        ledger = layer.ledger
+        if ledger not in self._slots:
+            self._slots[ledger] = layer.choose(plan, self.stream, self.length)
+        return self._slots[ledger]
+
     def finish(self, *, failed: bool) -> None:
-        """What was decided becomes so. Raises `CacheError` where a layer was left out of a forward that went well."""
-        for ledger, origins in self._origins.items():
-            ledger.origins = origins
+        """What was decided becomes so, and the cache hears whether every layer was attended to."""
+        for ledger, (origins, ragged) in self._origins.items():
+            ledger.hold(origins, ragged=ragged)
         self._plans.clear()
-        self._done(not failed and len(self._attended) == len(self.layers))
+        left_out = len(self.layers) - len(self._attended)
+        self._done(not failed and not left_out)
+        if left_out and not failed:
+            raise CacheError(
+                f"{left_out} of {len(self.layers)} layers were not attended to through this cache: the result is not "
+                "what it should be; the model was changed since the cache was built, build a new one"
+            )
+
+
+def _scoring(q: Tensor, given: dict[str, Any]) -> Scoring:
+    """How this model makes weights of dot products, from what it gave its attention function."""
+    if given.get("dropout"):
+        raise InputError(
+            f"attention dropout of {given['dropout']} with a bounded cache: call model.eval() first"
+        )
+    scale = given.get("scaling")
+    return Scoring(
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=given.get("softcap"),
+        slopes=given.get("slopes"),
+        sinks=given.get("s_aux"),
+    )

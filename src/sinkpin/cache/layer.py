@@ -4,12 +4,17 @@ transformers calls `update` with the new keys and values and, right after, its a
 hands them over; everything is done in the second, where the queries are there too.
 """
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from sinkpin.attention.causal import Causal, Mass
+from sinkpin.attention.scores import Scoring
 from sinkpin.cache.anatomy import LayerAnatomy
+from sinkpin.cache.choice import choose
+from sinkpin.cache.evidence import Evidence, Scene
 from sinkpin.cache.ledger import Ledger, Plan
 from sinkpin.cache.storage import Storage
 from sinkpin.cache.stream import Stream
@@ -22,11 +27,15 @@ class BoundedLayer(CacheLayerMixin):
     is_compileable = False
     is_sliding = False
 
-    def __init__(self, stream: Stream, facts: LayerAnatomy, ledger: Ledger) -> None:
+    def __init__(self, stream: Stream, facts: LayerAnatomy, ledger: Ledger, *, promised_bytes: bool) -> None:
+        self.promised_bytes = promised_bytes
         self.stream = stream
         self.facts = facts
         self.ledger = ledger
         self.storage = Storage()
+        self.evidence = Evidence(ledger.rule.policy, facts)
+        self.scoring: Scoring | None = None
+        self.is_open = True
         self.incoming: tuple[Tensor, Tensor] | None = None
 
     def update(
@@ -42,24 +51,113 @@ class BoundedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(
-        self, plan: Plan, q: Tensor, keys: Tensor, values: Tensor, length: int, scaling: float
+        self, plan: Plan, q: Tensor, keys: Tensor, values: Tensor, length: int, scoring: Scoring
     ) -> Tensor:
-        """Attention of the new queries, then eviction. Returns `[batch, new, heads, value_dim]`."""
+        """Attention of the new queries. Returns `[batch, new, heads, value_dim]`.
+
+        `length` is the text length that rotary frequencies are for.
+        """
         if self.incoming is None or self.incoming[0] is not keys or self.incoming[1] is not values:
             raise CacheError(
-                f"layer {self.facts.index} changed its keys between the cache and attention: sinkpin would attend to "
-                "other keys than the model; this model is not supported"
+                f"layer {self.facts.index} did not bring the keys it just put into the cache to attention (gradient "
+                "checkpointing does that, or a layer called by itself): use a bounded cache in plain forwards only"
             )
-        self.incoming = None
+        self.incoming, self.scoring = None, scoring
+        if self.promised_bytes and {keys.dtype, values.dtype} != {self.facts.dtype}:
+            raise CacheError(
+                f"a budget in bytes was computed for {self.facts.dtype} and layer {self.facts.index} brings {keys.dtype} keys "
+                f"and {values.dtype} values (autocast, or another precision): give the budget in tokens"
+            )
+        if self.storage.keys is not None and self.storage.keys.dtype != keys.dtype:
+            raise CacheError(
+                f"this cache holds {self.storage.keys.dtype} and was given {keys.dtype}: the model's precision changed; "
+                "reset() the cache and feed the text again"
+            )
+        self.open()
         self.storage.append(keys, values)
         rotary = None if self.facts.rotary is None else self.facts.rotary(length)
-        out = plan.attention.attend(q, *self.storage.read(), rotary, scaling)
+        held = self.storage.read()
+        if isinstance(plan.attention, Causal):
+            counts = "mass" in self.evidence.needs and not self.stream.recording
+            mass = Mass() if counts else None
+            out = plan.attention.attend(q, *held, rotary, scoring, mass)
+            if self.stream.recording:
+                self.evidence.wait(q)
+            else:
+                self.evidence.count(plan.attention, q, mass.received if mass else None, self._looks_back())
+        else:
+            out = plan.attention.attend(q, *held, rotary, scoring)
+        self.storage.settle()
         return out.transpose(1, 2).to(q.dtype).contiguous()
 
+    def choose(self, plan: Plan, stream: Stream, length: int) -> Tensor | None:
+        """What stays of the pool, see `choice.choose`; evidence that waited for a crop is counted first."""
+        rule = self.ledger.rule
+        moment = stream.moment()
+        if not isinstance(plan.attention, Causal) or stream.real is None or self.scoring is None:
+            return choose(rule, plan.pool, plan.new, moment, self.facts.index, _nothing)
+        rotary = None if self.facts.rotary is None else self.facts.rotary(length)
+        scene = Scene(plan.attention, *self.storage.read(), rotary, self.scoring, stream.real)
+        self.evidence.accept(scene, self._looks_back())
+        slots = choose(
+            rule, plan.pool, plan.new, moment, self.facts.index, partial(self.evidence.view, scene)
+        )
+        self.evidence.chosen(final=rule.policy.kind == "prompt" and not moment.in_prompt)
+        return slots
+
+    def _looks_back(self) -> int:
+        budget = self.ledger.rule.budget
+        return 0 if budget is None else self.ledger.rule.policy.window(budget)
+
+    def open(self) -> None:
+        """Before a forward: make a rectangle of heads that hold different numbers."""
+        if (counts := self.ledger.counts) is not None and not self.is_open:
+            self.storage.open(counts)
+            self.evidence.open(counts)
+        self.is_open = True
+
     def evict(self, slots: Tensor | None, *, empties: bool) -> None:
-        """Keep only `slots` of what is held."""
-        if slots is not None:
-            self.storage.gather(slots, empties=empties)
+        """Keep only `slots [batch, heads, kept]` of what is held; -1 is an empty slot."""
+        if slots is None:
+            return
+        ragged = self.ledger.rule.across_heads
+        self.storage.gather(slots, empties=empties or ragged)
+        self.evidence.gather(slots)
+        if ragged:
+            self.storage.pack(slots >= 0, self.ledger.total)
+            self.evidence.pack(slots >= 0, self.ledger.total)
+            self.is_open = False
+
+    def trim(self, entries: int) -> None:
+        """Forget the newest `entries`."""
+        if self.is_initialized:
+            self.storage.trim(entries)
+            self.evidence.trim(entries)
+
+    def select_rows(self, rows: Tensor) -> None:
+        self.storage.select_rows(rows)
+        self.evidence.select_rows(rows)
+
+    def clear(self) -> None:
+        self.storage.clear()
+        self.evidence.clear()
+        self.incoming = None
+        self.is_open = True
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Every tensor owned."""
+        return self.storage.named_tensors() | self.evidence.named_tensors()
+
+    def nbytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.named_tensors().values())
+
+    def restore(self, tensors: dict[str, Tensor], *, is_open: bool) -> None:
+        """As `named_tensors()` had it, where this layer computes."""
+        here = {name: x.to(self.facts.device) for name, x in tensors.items()}
+        self.clear()
+        self.storage.keys, self.storage.values = here.pop("keys", None), here.pop("values", None)
+        self.evidence.restore(here)
+        self.is_open = is_open
 
     # transformers' protocol for one layer
 
@@ -78,7 +176,7 @@ class BoundedLayer(CacheLayerMixin):
 
     @property
     def is_croppable(self) -> bool:  # type: ignore[override]
-        return self.stream.recording or not self.stream.evicted
+        return self.stream.recording or not (self.stream.evicted or self.stream.remembers)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to prepare: storage takes its shape from the first entries."""
@@ -104,3 +202,8 @@ class BoundedLayer(CacheLayerMixin):
     @record_past.setter
     def record_past(self, value: bool) -> None:
         self.stream.recording = value
+
+
+def _nothing(*_: object) -> dict[str, Any]:
+    """The evidence of a policy that chooses by index alone."""
+    return {}

@@ -7,22 +7,30 @@ change. Keys are stored as they came, unrotated. Not covered: which entry is whi
 import torch
 from torch import Tensor
 
+from sinkpin.cache.ragged import opened, packed
+
 
 class Storage:
-    """Keys `[batch, kv_heads, entries, key_dim]` and values `[batch, kv_heads, entries, value_dim]` of one layer."""
+    """Keys `[batch, kv_heads, entries, key_dim]` and values `[batch, kv_heads, entries, value_dim]` of one layer;
+    `[batch, total, …]` each while packed (see `ragged`)."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Add the entries of one forward behind those held."""
+        """Add the entries of one forward behind those held. They keep their gradients until `settle`."""
         if self.keys is None or self.values is None:
             # A copy even of the first chunk: the model's own tensor may be a view of something far larger.
-            self.keys, self.values = keys.detach().clone(), values.detach().clone()
+            self.keys, self.values = keys.clone(), values.clone()
         else:
-            self.keys = torch.cat((self.keys, keys.detach()), dim=2)
-            self.values = torch.cat((self.values, values.detach()), dim=2)
+            self.keys = torch.cat((self.keys, keys), dim=2)
+            self.values = torch.cat((self.values, values), dim=2)
+
+    def settle(self) -> None:
+        """The forward has attended: hold values only, not the graph that made them."""
+        keys, values = self.read()
+        self.keys, self.values = keys.detach(), values.detach()
 
     def read(self) -> tuple[Tensor, Tensor]:
         """Everything held, keys unrotated."""
@@ -36,6 +44,18 @@ class Storage:
         """
         keys, values = self.read()
         self.keys, self.values = _taken(keys, slots, empties), _taken(values, slots, empties)
+
+    def pack(self, valid: Tensor, total: int) -> None:
+        """Between forwards: lay the valid entries of unequal heads behind one another."""
+        keys, values = self.read()
+        valid = valid.to(keys.device)
+        self.keys, self.values = packed(keys, valid, total), packed(values, valid, total)
+
+    def open(self, counts: Tensor) -> None:
+        """For a forward: make a rectangle of heads with `counts [batch, kv_heads]` entries."""
+        keys, values = self.read()
+        counts = counts.to(keys.device)
+        self.keys, self.values = opened(keys, counts), opened(values, counts)
 
     def trim(self, entries: int) -> None:
         """Forget the newest `entries`."""
@@ -52,12 +72,9 @@ class Storage:
     def clear(self) -> None:
         self.keys = self.values = None
 
-    def nbytes(self) -> int:
-        return sum(t.untyped_storage().nbytes() for t in self.tensors())
-
-    def tensors(self) -> list[Tensor]:
-        """Every tensor owned, for counting bytes."""
-        return [x for x in (self.keys, self.values) if x is not None]
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Every tensor owned."""
+        return {} if self.keys is None or self.values is None else {"keys": self.keys, "values": self.values}
 
 
 def _taken(x: Tensor, slots: Tensor, empties: bool) -> Tensor:

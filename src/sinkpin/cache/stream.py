@@ -4,9 +4,12 @@ Columns are positions of the input batch, padding included; `transformers` slice
 tokens; everything else goes by those. Mixing up the two is the classic bug of this field.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from sinkpin.cache.choice import Moment
 from sinkpin.errors import CacheError, InputError
 from sinkpin.policies.pins import Pins
 
@@ -14,8 +17,10 @@ from sinkpin.policies.pins import Pins
 class Stream:
     """Per-row facts. `real`: int64 `[batch]`, real tokens fed. `spans`: int64 `[batch, s, 2]`, the pins."""
 
-    def __init__(self, pins: Pins) -> None:
+    def __init__(self, pins: Pins, prompt_ends: int | None = None, *, remembers: bool = False) -> None:
         self.pins = pins
+        self.prompt_ends = prompt_ends  # at how many columns, for a policy that chooses then
+        self.remembers = remembers  # evidence is counted that could not be taken back without a recording
         self.clear()
 
     def clear(self) -> None:
@@ -27,6 +32,7 @@ class Stream:
         self.recording = False  # eviction waits for the next crop
         self.uncommitted = 0  # columns fed since then
         self.evicted = False  # whether any entry was ever dropped
+        self.prompt: Tensor | None = None  # real tokens [batch] when the prompt ended
         self.peak = 0  # the most bytes the cache ever owned, forwards included
         self.longest = 0  # an upper bound of real.max() that costs no synchronisation
         self.solid = 0  # how many of the newest columns are real in every row: how far a crop can be counted
@@ -34,7 +40,20 @@ class Stream:
     @property
     def croppable(self) -> int:
         """How many of the newest columns can be taken back without anything missing."""
-        return self.columns if not self.evicted else self.uncommitted if self.recording else 0
+        if self.recording:
+            return self.uncommitted if self.evicted or self.remembers else self.columns
+        return 0 if self.evicted or self.remembers else self.columns
+
+    def moment(self) -> Moment:
+        """What a choice made now depends on besides the entries."""
+        assert self.spans is not None
+        in_prompt = self.prompt_ends is not None and self.columns < self.prompt_ends
+        return Moment(self.spans, self.padded, in_prompt, self.prompt)
+
+    def settled(self) -> None:
+        """A forward or a crop has ended: a prompt that is in by now is over."""
+        if self.prompt_ends is not None and self.prompt is None and self.columns >= self.prompt_ends:
+            self.prompt = None if self.real is None else self.real.clone()
 
     @property
     def batch(self) -> int | None:
@@ -78,6 +97,11 @@ class Stream:
         assert self.real is not None
         if mask is None:
             return None
+        if self.columns and mask.shape == (self.batch, new):
+            raise InputError(
+                f"attention_mask covers {new} columns, but {self.columns} were fed before: either the prompt that this "
+                "cache already holds is being fed again (append new tokens to it), or the mask lacks what came before"
+            )
         if mask.shape != (self.batch, self.columns + new):
             raise InputError(
                 f"attention_mask is {list(mask.shape)}, but {self.columns} columns were fed and {new} are new: "
@@ -118,7 +142,20 @@ class Stream:
         if self.real is not None and self.spans is not None:
             rows = rows.to(self.real.device)
             self.real, self.spans = self.real.index_select(0, rows), self.spans.index_select(0, rows)
+            self.prompt = None if self.prompt is None else self.prompt.index_select(0, rows)
 
-    def tensors(self) -> list[Tensor]:
-        """Every tensor owned, for counting bytes."""
-        return [x for x in (self.real, self.spans) if x is not None]
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Every tensor owned."""
+        named = {"real": self.real, "spans": self.spans, "prompt": self.prompt}
+        return {name: x for name, x in named.items() if x is not None}
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything else that a saved cache needs."""
+        names = ("columns", "padded", "longest", "solid", "evicted", "peak")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, numbers: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+        """As `numbers()` and `named_tensors()` had it."""
+        self.clear()
+        self.__dict__.update(numbers)
+        self.__dict__.update({name: x.to(device) for name, x in tensors.items()})
