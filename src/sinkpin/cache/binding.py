@@ -11,19 +11,28 @@ thread with another cache meets our function only to be passed on to the one it 
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from sinkpin.cache import anatomy, compat
+from sinkpin.cache import adapters, anatomy, compat, generation, switch
+from sinkpin.cache.forward import Forward
 from sinkpin.errors import CacheError, InputError
 
 _doors: "weakref.WeakKeyDictionary[nn.Module, Door]" = weakref.WeakKeyDictionary()
 """Decoders and their attention modules -> the door that is up on them."""
 _lock = threading.RLock()
+_here = threading.local()
+"""Of each thread, `guests`: the doors whose decoder is in a forward of ours -> that forward."""
+
+
+def _guests() -> "dict[Door, _Guest]":
+    if not hasattr(_here, "guests"):
+        _here.guests = {}
+    guests: dict[Door, _Guest] = _here.guests
+    return guests
 
 
 class _Guest(Protocol):
@@ -41,17 +50,15 @@ class Door:
         self.decoder = decoder
         self.config = config
         self._open = 0
-        self._inside: set[int] = set()
-        self._local = threading.local()
-        self._originals: list[tuple[Any, str | None]] = []
         self._configs = [config]
         compat.register(_attention, _mask)
-        probe = anatomy.Probe()
-        _doors[decoder] = self
+        with _lock:
+            _doors[decoder] = self
+        self._adapters: list[adapters.Adapter] = []
+        self._watches: list[generation.Watch] = []
         try:
-            self.anatomy = anatomy.examine(
-                decoder, config, probe, lambda ids, at: self._probe(probe, ids, at)
-            )
+            self._adapters = adapters.adapt(decoder, _attention, _inside)
+            self._examine()
         except BaseException:
             self._forget()
             raise
@@ -67,7 +74,10 @@ class Door:
         decoder = compat.decoder_of(inner)
         with _lock:
             door = _doors.get(decoder) or cls(decoder, decoder.config)
+            if door.precision != inner.dtype:  # the model was converted since: its bytes are others now
+                door._examine()
             door._open += 1
+            door._watch(inner)
             return door
 
     def enter_again(self) -> "Door":
@@ -83,19 +93,13 @@ class Door:
             if self._open == 0:
                 for hook in self._hooks:
                     hook.remove()
-                self._inside.clear()
                 self._depart()
                 self._forget()
 
     @property
     def guest(self) -> _Guest | None:
         """Whose forward is under way in this thread, if it is one of ours."""
-        guest: _Guest | None = getattr(self._local, "guest", None)
-        return guest
-
-    def implementation(self) -> str | None:
-        """What the model computes attention with when it is not ours."""
-        return self._originals[0][1] if self._originals else compat.get_implementation(self.config)
+        return _guests().get(self)
 
     @torch.compiler.disable  # a graph break: hooks change Python state that a compiled graph would freeze
     def _enter(
@@ -103,9 +107,11 @@ class Door:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         from sinkpin.cache.bounded import BoundedCache
 
+        if _doors.get(decoder) is not self:  # a copy of the model came with a copy of its hooks
+            return None
         if (
             self.guest is not None
-        ):  # the last forward of this thread was interrupted before it reached the exit
+        ):  # the last forward of this thread was interrupted and never reached the exit
             self._depart()
         cache = compat.cache_argument(decoder, args, kwargs)
         if not isinstance(cache, BoundedCache):
@@ -119,47 +125,39 @@ class Door:
         _refuse(kwargs, self.config)
         fed = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
         forward = cache.begin(fed, mask=kwargs.get("attention_mask"), positions=kwargs.get("position_ids"))
-        kwargs["attention_mask"] = None
+        # Decoders of inline attention make biases as long as their mask, or as all that was seen: let them be short.
+        kwargs["attention_mask"] = (
+            fed.new_ones((fed.shape[0], 1), dtype=torch.long) if self._adapters else None
+        )
         # At position 0 a rotary is the identity; learned positions are added to the tokens and stay as they are.
         index = forward.index
         kwargs["position_ids"] = index.clamp(min=0) if self.anatomy.learned else torch.zeros_like(index[:1])
-        self._local.guest = forward
-        self._switch()
+        self._host(forward)
         return (), kwargs
 
     @torch.compiler.disable
     def _exit(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self.guest is not None:
-            forward = self._local.guest
+        forward = self.guest
+        if isinstance(forward, Forward):
             self._depart()
             forward.finish(failed=output is None)
 
-    def _switch(self) -> None:
-        with _lock:
-            self._inside.add(threading.get_ident())
-            if not self._originals:
-                self._originals = [(c, compat.get_implementation(c)) for c in self._configs]
-                for config in self._configs:
-                    compat.set_implementation(config, compat.IMPLEMENTATION)
+    def _host(self, guest: _Guest) -> None:
+        """This thread is inside: its attention is ours until it departs."""
+        _guests()[self] = guest
+        switch.turn(self._configs, (self, threading.get_ident()))
 
     def _depart(self) -> None:
-        """This thread is not inside any more; the last one out switches back."""
-        self._local.guest = None
-        with _lock:
-            self._inside.discard(threading.get_ident())
-            if not self._inside:
-                for config, name in self._originals:
-                    compat.set_implementation(config, name)
-                self._originals = []
+        _guests().pop(self, None)
+        switch.release(self._configs, (self, threading.get_ident()))
 
-    @contextmanager
-    def _hosting(self, guest: _Guest) -> Iterator[None]:
-        self._local.guest = guest
-        self._switch()
-        try:
-            yield
-        finally:
-            self._depart()
+    def _examine(self) -> None:
+        """Find out what the decoder's layers are, as it stands now."""
+        probe = anatomy.Probe()
+        found = anatomy.examine(self.decoder, self.config, probe, lambda ids, at: self._probe(probe, ids, at))
+        notes = {adapter.note: None for adapter in self._adapters if adapter.note is not None}
+        self.anatomy = replace(found, notes=tuple(notes))
+        self.precision = self.decoder.dtype
 
     def _probe(self, probe: anatomy.Probe, ids: Tensor, positions: Tensor) -> None:
         """One forward of the decoder in which `probe` stands in for attention."""
@@ -170,12 +168,30 @@ class Door:
                 self._configs.append(config)
             if isinstance(getattr(module, "layer_idx", None), int):
                 _doors[module] = self
-        with self._hosting(probe):
-            self.decoder(input_ids=ids, position_ids=positions, use_cache=False)
+        self._host(probe)
+        try:
+            cache = {compat.CACHE_KEYWORD: probe.cache}
+            self.decoder(input_ids=ids, position_ids=positions, use_cache=True, **cache)
+        finally:
+            self._depart()
+
+    def _watch(self, model: Any) -> None:
+        """Keep `generate` of this model from dropping a cache of ours, or from feeding it twice."""
+        from sinkpin.cache.bounded import BoundedCache
+
+        if not any(watch.model is model for watch in self._watches):
+            ours = lambda cache: isinstance(cache, BoundedCache)  # noqa: E731
+            if (found := generation.watch(model, self.decoder, ours)) is not None:
+                self._watches.append(found)
 
     def _forget(self) -> None:
-        for module in [m for m, door in _doors.items() if door is self]:
-            del _doors[module]
+        for adapter in self._adapters:
+            adapter.restore()
+        for watch in self._watches:
+            watch.restore()
+        with _lock:
+            for module in [m for m, door in _doors.items() if door is self]:
+                del _doors[module]
 
 
 def _refuse(kwargs: dict[str, Any], config: Any) -> None:
@@ -184,6 +200,11 @@ def _refuse(kwargs: dict[str, Any], config: Any) -> None:
     if not isinstance(fed, Tensor) or fed.shape[1] == 0:
         raise InputError(
             "a forward with no new token: give at least one (was all of it in the cache already?)"
+        )
+    if kwargs.get("use_cache") is False:
+        raise InputError(
+            "use_cache=False with a bounded cache: generate would feed the whole text again at every step; set "
+            "use_cache=True (model.generation_config.use_cache, which MPT has off by default)"
         )
     if kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
         raise InputError(
@@ -203,19 +224,30 @@ def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any = N
     door = _doors.get(module)
     guest = None if door is None else door.guest
     if guest is None:
-        implementation = None if door is None else door.implementation()
-        return compat.attention_function(module, implementation)(module, q, k, v, mask, **given)
+        function = compat.attention_function(module, switch.before(module.config))
+        return function(module, q, k, v, mask, **given)
+    if given.get("softcap") is not None and switch.before(module.config) == "sdpa":
+        # transformers' sdpa leaves the cap out (later versions keep Gemma 2 from using it), and below its budget a
+        # cache must not change what a model says.
+        given["softcap"] = None
     return guest.attend(module, q, k, v, **given)
+
+
+def _inside(module: nn.Module) -> bool:
+    """Whether a forward of ours is under way around this attention module."""
+    door = _doors.get(module)
+    return door is not None and door.guest is not None
 
 
 @torch.compiler.disable
 def _mask(*args: Any, **kwargs: Any) -> Any:
     """Registered as the mask function `sinkpin`: none for our forwards, whose visible set is not a mask's business."""
     config = kwargs.get("config")
-    for door in set(_doors.values()):
+    for door, guest in _guests().items():
         if any(config is c for c in door._configs):
-            if door.guest is not None:
-                return None
-            function = compat.mask_function(door.implementation())
-            return None if function is None else function(*args, **kwargs)
-    return None
+            if isinstance(guest, anatomy.Probe) and kwargs.get("mask_function") is not None:
+                guest.masks.append(kwargs["mask_function"])
+            # Adapted modules ignore it too, but MPT's decoder converts whatever it gets.
+            return torch.zeros(0, dtype=torch.bool) if door._adapters else None
+    function = compat.mask_function(switch.before(config))
+    return None if function is None else function(*args, **kwargs)

@@ -45,7 +45,8 @@ def causal_lm(model: Any) -> PreTrainedModel:
 def decoder_of(model: PreTrainedModel) -> nn.Module:
     """The module whose forward takes ids, positions and the cache: where the door is hung."""
     decoder = model.get_decoder()
-    return decoder if isinstance(decoder, nn.Module) and decoder is not model else model.base_model
+    # Some models answer with their head, or with themselves.
+    return decoder if isinstance(decoder, PreTrainedModel) and decoder is not model else model.base_model
 
 
 def entry_device(model: Any) -> torch.device:
@@ -121,6 +122,9 @@ def rotary_modules(decoder: nn.Module) -> list[tuple[nn.Module, str, str]]:
                 found.append(
                     (module, name, kind.get(layer_type, "default") if isinstance(kind, dict) else kind)
                 )
+        table = getattr(module, "embed_positions", None)  # GPT-J: a table of sines and cosines
+        if isinstance(table, Tensor) and table.ndim == 2 and table.shape[1] % 2 == 0:
+            found.append((module, "embed_positions", "table"))
     return found
 
 
@@ -131,6 +135,10 @@ def depends_on_length(rope_type: str) -> bool:
 
 def inverse_frequencies(module: nn.Module, name: str, rope_type: str, length: int | None) -> Tensor:
     """fp32 `[rotary_dim / 2]`. For types that depend on it, those for a text of `length` tokens (None: a short one)."""
+    if rope_type == "table":  # by its formula: the table itself may be in half precision
+        width = getattr(module, name).shape[1]
+        steps = torch.arange(0, width, 2, dtype=torch.float32, device=getattr(module, name).device)
+        return 10_000.0 ** (-steps / width)
     if not depends_on_length(rope_type):
         buffer: Tensor = getattr(module, name)
         return buffer.detach().float()
@@ -153,7 +161,7 @@ def stretching_length(module: nn.Module, rope_type: str) -> int | None:
 
 def trained_length(config: Any) -> int | None:
     """Positions the model was trained on, where its configuration says so."""
-    for name in ("max_position_embeddings", "n_positions", "max_sequence_length"):
+    for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"):
         if isinstance(length := getattr(config, name, None), int) and length > 0:
             return length
     return None
