@@ -1,18 +1,15 @@
-"""What a user types, as a model, a tokenizer and token ids: folders and hub names, files and standard input.
+"""The model a user names: a folder, a hub name, or the demo model, with its tokenizer.
 
-Everything that can be wrong with them is one line that names the remedy, and the text is checked before a
-model is loaded. Not here: whether the model and the text suit the arms that are asked for
-(`evaluate.compare`), chat templates (a text is taken as it is), and models that need code from a repository,
-which is never run.
+Everything that can be wrong with it is one line that names the remedy. Not here: whether the model suits the arms that
+are asked for (`evaluate.compare`), and models that need code from a repository, which is never run.
 """
 
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from sinkpin import demo
 from sinkpin.errors import InputError, ModelError
@@ -20,21 +17,9 @@ from sinkpin.errors import InputError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-REPLACED = 4  # tokens that `replace_first` replaces: the sinks of StreamingLLM
-
-_BLOCK = 1 << 20
-_LONGEST_REASON = 240  # characters of another library's error: some list every architecture there is
+_LONGEST_REASON = 160  # characters of another library's error: some list every architecture there is
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 _CONFIGS = ("config.json", "adapter_config.json")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text, and what to call it."""
-
-    content: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -44,48 +29,6 @@ class Loaded:
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     name: str
-
-
-def read_text(source: str | None) -> Text:
-    """The text of a UTF-8 file, of standard input (`-`), or the packaged novel (None)."""
-    if source is None:
-        return Text(demo.sample_text(), demo.TEXT_NAME)
-    name = "standard input" if source == "-" else source
-    try:
-        if source == "-":
-            if sys.stdin is None:
-                raise InputError("standard input is closed: name a text file")
-            data = _read(sys.stdin.buffer, name)
-        elif Path(source).is_dir():
-            raise InputError(f"{source} is a folder: name one text file in it")
-        else:
-            with open(source, "rb") as file:
-                data = _read(file, name)
-    except OSError as error:
-        raise InputError(
-            f"cannot read the text {name} ({error.strerror or error}): name a UTF-8 text file"
-        ) from error
-    try:
-        content = data.decode("utf-8-sig")  # a byte order mark is no text, and would become the first sink
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{name} is not UTF-8 text (byte {data[error.start]:#04x} at offset {error.start}): "
-            "convert it first, for example with `iconv -f LATIN1 -t UTF-8`"
-        ) from error
-    if not content.strip():
-        raise InputError(f"{name} is empty: there is no text in it to score")
-    return Text(content, name)
-
-
-def _read(file: IO[bytes], name: str) -> bytes:
-    """All of `file`, given up at the first NUL byte: a device would never end."""
-    blocks: list[bytes] = []
-    while block := file.read(_BLOCK):
-        if b"\0" in block:
-            offset = len(blocks) * _BLOCK + block.index(b"\0")
-            raise InputError(f"{name} is binary (NUL byte at offset {offset}): give UTF-8 text")
-        blocks.append(block)
-    return b"".join(blocks)
 
 
 def load_model(named: str | None, *, dtype: str = "auto", device: str | None = None) -> Loaded:
@@ -113,14 +56,17 @@ def load_model(named: str | None, *, dtype: str = "auto", device: str | None = N
         options: dict[str, Any] = {"local_files_only": local, "trust_remote_code": False}
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, **options)
+        except Exception as error:  # whatever a foreign file makes a foreign library raise
+            raise ModelError(_why("the tokenizer of ", named or place, place, error, local=local)) from error
+        try:
             found: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 place,
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 output_loading_info=True,
                 **options,
             )
-        except Exception as error:  # whatever a foreign file makes a foreign library raise
-            raise ModelError(_why(named or place, place, error, local=local)) from error
+        except Exception as error:
+            raise ModelError(_why("", named or place, place, error, local=local)) from error
     model, info = found
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
@@ -174,73 +120,22 @@ def _hub_reachable(named: str) -> bool:
     return True
 
 
-def _why(named: str, place: str, error: Exception, *, local: bool) -> str:
-    if local and isinstance(error, OSError) and not Path(place).is_dir():
+def _why(part: str, named: str, place: str, error: Exception, *, local: bool) -> str:
+    folder = Path(place)
+    if local and isinstance(error, OSError) and not folder.is_dir():
         return (
             f"{named} is no folder here and not whole in the local Hugging Face cache, and the hub cannot "
             "be reached: check the network or the name, or name a model folder"
         )
+    if part and folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*vocab*")):
+        return (
+            f"{named} holds no tokenizer (no tokenizer.json): save the model's there, "
+            f"AutoTokenizer.from_pretrained(…).save_pretrained({named!r})"
+        )
     words = " ".join(str(error).split()) or "no reason given"
     if len(words) > _LONGEST_REASON:
         words = words[:_LONGEST_REASON] + "…"
-    return f"cannot load {named} ({type(error).__name__}: {words})"
-
-
-def encode(tokenizer: "PreTrainedTokenizerBase", text: Text, tokens: int) -> list[int]:
-    """The first `tokens` ids of the text, or all if there are fewer. Raises `InputError` if there is none.
-
-    What the tokenizer puts before a text (a BOS, usually) is there exactly once, also if the text brings it
-    along. Nothing is put behind it: a text cut at N tokens has not ended. The whole text is encoded and then
-    cut, since where a cut text would be split differently cannot be known for every tokenizer (5 s for 10
-    MB).
-    """
-    ids = _plain(tokenizer, text.content)
-    if not ids:
-        raise InputError(f"the tokenizer makes no token of {text.name}: give a text that it can read")
-    opening = _opening(tokenizer, text.content)
-    if ids[: len(opening)] != opening:
-        ids = opening + ids
-    return ids[:tokens]
-
-
-def _plain(tokenizer: "PreTrainedTokenizerBase", text: str, *, special: bool = False) -> list[int]:
-    # verbose=False: no warning that the text is longer than the model's maximum, which is the point of it
-    encoded = tokenizer(text, add_special_tokens=special, truncation=False, padding=False, verbose=False)
-    return list(encoded["input_ids"])
-
-
-def _opening(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """The ids that the tokenizer puts before a text, found by what it puts around the start of this one."""
-    for piece in (text[:256], text):  # a piece that a normaliser strips to nothing tells nothing
-        bare, dressed = _plain(tokenizer, piece), _plain(tokenizer, piece, special=True)
-        for start in range(len(dressed) - len(bare) + 1) if bare else ():
-            if dressed[start : start + len(bare)] == bare:
-                return dressed[:start]
-    raise ModelError(
-        "this tokenizer encodes a text differently with its special tokens: such tokenizers are not supported"
-    )
-
-
-def replace_first(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int], written: str) -> list[int]:
-    r"""The ids with the first four replaced by the one token of `written` (`\n`, `\r`, `\t` and `\\` are
-    escapes)."""
-    string = re.sub(r"\\([nrt\\])", lambda match: _ESCAPES[match[1]], written)
-    token = _plain(tokenizer, string)
-    if len(token) != 1:
-        # sentencepiece puts a space before every text; behind a letter, the string stands alone
-        bare = _plain(tokenizer, "a")
-        token = _plain(tokenizer, "a" + string)[len(bare) :]
-        if _plain(tokenizer, "a" + string)[: len(bare)] != bare or len(token) != 1:
-            raise InputError(
-                f"--replace-first {string!r} is {len(_plain(tokenizer, string))} tokens with this "
-                "tokenizer: give a string that is one"
-            )
-    if token[0] == tokenizer.unk_token_id and string != tokenizer.unk_token:
-        raise InputError(
-            f"--replace-first {string!r} is unknown to this tokenizer: give a string that is one token"
-        )
-    if len(ids) < REPLACED:
-        raise InputError(
-            f"--replace-first replaces {REPLACED} tokens and the text has {len(ids)}: give a longer text"
-        )
-    return token * REPLACED + list(ids[REPLACED:])
+    remedy = "it may be damaged or not downloaded whole: fetch or save it again"
+    if not folder.is_dir():
+        remedy = "check that it is a causal language model and that its download is whole"
+    return f"cannot load {part}{named} ({type(error).__name__}: {words}): {remedy}"

@@ -19,7 +19,10 @@ from typing import NoReturn
 from sinkpin import __version__
 from sinkpin.errors import InputError, SinkpinError
 
-VERBS = {"compare": "score a text through several KV caches, with and without pinned sinks"}
+VERBS = {
+    "compare": "score a text through several KV caches, with and without pinned sinks",
+    "policies": "list the eviction policies: how they choose, what they read, their options",
+}
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -43,6 +46,7 @@ options:
 examples:
   sinkpin compare
   sinkpin compare MODEL --text book.txt --budget 512,1024 --sinks 0,4
+  sinkpin policies
   sinkpin compare --help
 """
 

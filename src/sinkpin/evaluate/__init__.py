@@ -1,9 +1,10 @@
 """Running one text through many caches, and what is kept of the run.
 
 `arms` says what is compared, `scoring` gets each token's loss, `compare` runs the arms and makes the record,
-`classic` holds the four arms of the StreamingLLM paper as a library call. `record` is the result on disk;
-`table` and `picture` show it. The last three need neither torch nor transformers, so a result can be read and
-drawn on any machine; the public names below are therefore imported only when they are asked for.
+`classic` holds the four arms of the StreamingLLM paper as a library call. `record` is the result, on disk in a
+`folder` that follows a `schema`; `text` (`table`, `sentence`) and `picture` (`facets`, `panel`, `labels`) show it.
+These need neither torch nor transformers, so a result can be read and drawn on any machine; the public names below
+are therefore imported only when they are asked for.
 
 Not here: intervals and verdicts (`ci95`, `kl` and `verdict` of a record stay empty until something measures
 them).

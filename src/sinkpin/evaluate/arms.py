@@ -21,6 +21,8 @@ class Arm:
     pins: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.policy, str):
+            raise PolicyError(f"an arm's policy is a name, not {self.policy!r}: results are filed under it")
         check_name(self.policy)
         if self.policy == "full":
             if self.budget is not None:
@@ -33,8 +35,10 @@ class Arm:
             )
         else:
             Budget.parse(self.budget)
-        if self.sinks < 0:
-            raise PolicyError(f"sinks={self.sinks}: the number of pinned first tokens is zero or more")
+        if type(self.sinks) is not int or self.sinks < 0:
+            raise PolicyError(
+                f"sinks={self.sinks!r}: the number of pinned first tokens is a whole number, zero or more"
+            )
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import causal_lm, entry_device
 from sinkpin.errors import BudgetError, InputError
-from sinkpin.evaluate.scoring import EXACT_CHUNK, score
+from sinkpin.evaluate.scoring import EXACT_CHUNK, one_text, score
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,19 @@ def classic(
     Each sees at most `window` tokens (dense all of them), the one it predicts from included. Raises `BudgetError`
     where the text does not outgrow the window or the sinks fill it, `InputError` for fewer than one sample.
     """
-    ids = input_ids.flatten().long().cpu()
+    ids = one_text(input_ids, causal_lm(model).config.get_text_config().vocab_size)
+    for name, value, least in (
+        ("window", window, 1),
+        ("samples", samples, 1),
+        ("seed", seed, 0),
+        ("sinks", sinks, 1),
+    ):
+        if type(value) is not int or value < least:
+            raise InputError(f"{name}={value!r}: it is a whole number, at least {least}")
     if len(ids) < window + 2:
         raise BudgetError(
             f"a text of {len(ids)} tokens never outgrows a window of {window}: give at least {window + 2}"
         )
-    if samples < 1:
-        raise InputError(f"samples={samples}: give at least one position")
     first = window + 1
     positions = np.arange(first, len(ids))
     drawn = np.sort(

@@ -21,7 +21,8 @@ from sinkpin.cache.compat import causal_lm
 from sinkpin.errors import BudgetError, InputError
 from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.record import ArmResult, Comparison
-from sinkpin.evaluate.scoring import EXACT_CHUNK, Scores, score
+from sinkpin.evaluate.scoring import EXACT_CHUNK, Scores, first_touched, one_text, score
+from sinkpin.policies import resolve
 
 _SINKS = 4  # `sink_kept` asks after the first four tokens, however many an arm pins
 
@@ -45,10 +46,12 @@ def compare(
     Raises `SinkpinError`, before anything is run, for ids that are not one text, a text too short to evict anything,
     budgets and pins that do not fit, and a text that outruns learned positions.
     """
-    ids = _one_text(input_ids, causal_lm(model).config.get_text_config().vocab_size)
-    if chunk < 1:
-        raise InputError(f"chunk={chunk}: a forward takes at least one token")
-    if prompt is not None and not 1 <= prompt < len(ids):
+    ids = one_text(input_ids, causal_lm(model).config.get_text_config().vocab_size)
+    if type(chunk) is not int or chunk < 1:
+        raise InputError(f"chunk={chunk!r}: a forward takes a whole number of tokens, at least one")
+    if isinstance(arms, Arm | str) or not all(isinstance(arm, Arm) for arm in arms):
+        raise InputError("arms are sinkpin.Arm objects: give a list of them")
+    if prompt is not None and (type(prompt) is not int or not 1 <= prompt < len(ids)):
         raise InputError(
             f"prompt={prompt} of a text of {len(ids)} tokens: it must leave at least one token to score"
         )
@@ -57,11 +60,13 @@ def compare(
         raise InputError("nothing to compare with the full cache: give at least one other arm")
     _check_names(arms)
     base = prompt or len(ids)
-    first = _first_scored(model, ids, arms, base, prompt)
+    first = _first_scored(model, ids, arms, base, prompt, chunk)
 
     results: list[ArmResult] = []
+    trained: int | None = None
     losses: dict[str, np.ndarray] = {}
     notes = _notes(model, arms, chunk, prompt, len(ids))
+    remarks: dict[str, list[str]] = {}
     reference: Scores | None = None
     for arm in arms:
         with _cache(model, arm, base) as cache:
@@ -76,9 +81,13 @@ def compare(
                 progress=partial(progress, arm.name) if progress is not None else None,
             )
             reference = reference or scores
+            trained = cache.door.anatomy.trained
             losses[arm.name] = scores.losses
-            results.append(_result(arm, cache, scores, reference, len(ids) - 1))
-            notes += [f"{arm.name}: {note}" for note in cache.notes]
+            results.append(
+                _result(arm, cache, scores, reference, len(ids) - 1, EXACT_CHUNK if exact else chunk)
+            )
+            for note in cache.notes:
+                remarks.setdefault(note, []).append(arm.name)
     return Comparison(
         model=name or _name_of(model),
         versions={
@@ -90,7 +99,8 @@ def compare(
         tokens=len(ids),
         scored_tokens=len(ids) - first,
         chunk=chunk,
-        notes=notes,
+        trained_length=trained,
+        notes=notes + [f"{', '.join(names)}: {note}" for note, names in remarks.items()],
         arms=results,
         positions=np.arange(first, len(ids), dtype=np.int64),
         losses=losses,
@@ -115,20 +125,6 @@ def _cache(model: Any, arm: Arm, base: int) -> BoundedCache:
     )
 
 
-def _one_text(input_ids: Tensor, vocabulary: int) -> Tensor:
-    ids = input_ids[0] if input_ids.ndim == 2 and input_ids.shape[0] == 1 else input_ids
-    if ids.ndim != 1 or ids.is_floating_point() or len(ids) < 2:
-        raise InputError(
-            f"input_ids {list(input_ids.shape)} {input_ids.dtype}: give the ids of one text, [tokens]"
-        )
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-        raise InputError(
-            f"input_ids reach from {int(ids.min())} to {int(ids.max())}, the model has {vocabulary} tokens: "
-            "they come from another tokenizer"
-        )
-    return ids.long().cpu()
-
-
 def _check_names(arms: Sequence[Arm]) -> None:
     names = [arm.name for arm in arms]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -137,43 +133,63 @@ def _check_names(arms: Sequence[Arm]) -> None:
         )
 
 
-def _first_scored(model: Any, ids: Tensor, arms: Sequence[Arm], base: int, prompt: int | None) -> int:
-    """Index of the first scored token: predicted after every arm has evicted, and after the prompt."""
-    tokens, last, which = len(ids), 0, ""
+def _first_scored(
+    model: Any, ids: Tensor, arms: Sequence[Arm], base: int, prompt: int | None, chunk: int
+) -> int:
+    """Index of the first scored token: predicted after every arm has evicted something, and after the prompt."""
+    tokens, first = len(ids), prompt or 1
     for arm in arms:
         with _cache(model, arm, base) as cache:
-            anatomy = cache.door.anatomy
-            if anatomy.learned and anatomy.trained is not None and tokens - 1 > anatomy.trained:
-                raise InputError(
-                    f"the text has {tokens} tokens, the model {anatomy.trained} learned positions: it would outrun "
-                    f"them; compare on at most {anatomy.trained} tokens"
-                )
-            if cache.budget_tokens is not None and cache.budget_tokens > last:
-                last, which = cache.budget_tokens, arm.name
-    first = max(last + 1, prompt or 0)
-    if first >= tokens:
-        raise BudgetError(
-            f"a text of {tokens} tokens evicts nothing under {which}, which holds {last}: nothing could be scored; "
-            f"give at least {last + 2} tokens or a smaller budget"
-        )
+            anatomy, budget, policy = cache.door.anatomy, cache.budget_tokens, cache.policy
+        if anatomy.learned and anatomy.trained is not None and tokens - 1 > anatomy.trained:
+            raise InputError(
+                f"the text has {tokens} tokens, the model {anatomy.trained} learned positions: it would outrun them; "
+                f"compare on at most {anatomy.trained} tokens"
+            )
+        if policy.kind == "prompt" and prompt is None:
+            raise InputError(
+                f"{arm.name} chooses once, when the prompt ends, and this text has no prompt: say how many of its "
+                "first tokens are one (prompt=N, --prompt N)"
+            )
+        if budget is None:
+            continue
+        touched = first_touched(tokens, budget, None if policy.kind == "position" else chunk, prompt)
+        if touched is None or (policy.kind == "prompt" and prompt is not None and prompt <= budget):
+            held = f"holds {budget} entries" + (
+                "" if policy.kind == "position" else f", fed {chunk} at a time"
+            )
+            raise BudgetError(
+                f"{arm.name} {held}, evicts nothing of a text of {tokens} tokens that could be scored"
+                f"{f' after a prompt of {prompt}' if prompt else ''}: give more text, or a smaller budget"
+            )
+        first = max(first, touched)
     return first
+
+
+def _chooses(arm: Arm) -> bool:
+    """Whether the arm's policy chooses after forwards, so that the chunk is part of its result."""
+    return resolve(arm.policy, arm.options).kind != "position"
 
 
 def _notes(model: Any, arms: Sequence[Arm], chunk: int, prompt: int | None, tokens: int) -> list[str]:
     inner = causal_lm(model)
     dtype = str(inner.dtype).removeprefix("torch.")
-    notes = [f"computed in {dtype} on {inner.device.type} with {torch.get_num_threads()} threads"]
+    threads = torch.get_num_threads()
+    notes = [f"computed in {dtype} on {inner.device.type} with {threads} thread{'s' * (threads != 1)}"]
     if any(str(arm.budget).endswith("%") for arm in arms):
         notes.append(f"shares are of {'the prompt' if prompt else 'the text'}: {prompt or tokens} tokens")
-    if any(arm.policy not in ("full", "window", "streaming") for arm in arms):
+    if any(_chooses(arm) for arm in arms):
         fed = f"the first {prompt} tokens at once, then " if prompt else ""
         notes.append(
-            f"scored policies were fed {fed}{chunk} tokens a forward, which see each other on top of the budget"
+            f"policies that choose after a forward were fed {fed}{chunk} token{'s' * (chunk != 1)} at a time, which see "
+            "each other on top of the budget"
         )
     return notes
 
 
-def _result(arm: Arm, cache: BoundedCache, scores: Scores, reference: Scores, fed: int) -> ArmResult:
+def _result(
+    arm: Arm, cache: BoundedCache, scores: Scores, reference: Scores, fed: int, chunk: int
+) -> ArmResult:
     origins = [cache.origins(layer)[0] for layer in cache.bounded_layers]
     held = torch.cat([((o >= 0) & (o < _SINKS)).sum(-1).float() for o in origins]).mean().item()
     kept = torch.cat([(o >= 0).sum(-1).float() for o in origins]).mean().item()
@@ -184,6 +200,9 @@ def _result(arm: Arm, cache: BoundedCache, scores: Scores, reference: Scores, fe
         policy=arm.policy,
         options=dict(arm.options),
         sinks=arm.sinks,
+        pins=[list(span) for span in arm.pins],
+        budget=None if arm.budget is None else str(arm.budget),
+        chunk=chunk,
         frame=cache.frame if cache.policy.bounded else None,
         budget_tokens=tokens,
         budget_bytes=None if tokens is None else cache.footprint.bytes_of(tokens),

@@ -1,9 +1,10 @@
-"""Labels at the right end of a picture's lines: each arm's name and its perplexity over all scored tokens.
+"""Labels at the right end of a panel's lines: each arm's name and its perplexity over all scored tokens.
 
-Matplotlib's legends cover lines or stand far from them; these stand where the lines end, and are pushed apart
-where lines end close together. Not here: the lines themselves (`picture`).
+Matplotlib's legends cover lines or stand far from them; these stand where the lines end, in that order, and are pushed
+apart where lines end close together. Not here: the lines themselves (`panel`).
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 8.0  # inches of the whole picture
 GREY = "#555555"
 _LABEL_POINTS = 9.0
-GAP = 1.35 * _LABEL_POINTS  # from label to label
+GAP = 1.35 * _LABEL_POINTS / 72  # inches from label to label
+_LEADER = 24 / 72  # inches from the axes to a label, bridged by a thin line
 _LONGEST_NAME = 34
 
 
@@ -26,48 +27,55 @@ def plain(number: float) -> str:
     return f"{number:,.0f}" if number >= 1e3 else f"{number:.4g}"
 
 
-def label_room(arms: list[ArmResult]) -> float:
-    """The share of the figure's width that the longest label needs, its leader line and margin included."""
+def label_room(arms: Sequence[ArmResult]) -> float:
+    """Inches that the longest label needs, its leader line and margin included."""
     name = max(len(_name(arm)) for arm in arms)
     number = max(len(_number(arm)) for arm in arms)
-    return min(0.5, (0.62 * _LABEL_POINTS * (name + number + 1) + 24) / 72 / WIDTH + 0.02)
+    return min(4.0, 0.62 * _LABEL_POINTS * (name + number + 1) / 72 + _LEADER + 0.16)
 
 
 def label_lines(
     figure: "Figure",
     axes: "Axes",
-    arms: list[ArmResult],
-    styles: dict[str, tuple[str, str]],
-    ends: dict[str, float],
+    arms: Sequence[ArmResult],
+    colours: Mapping[str, str],
+    ends: Mapping[str, float],
+    *,
+    room: float,
 ) -> None:
-    """Name and overall perplexity at the right of each line, pushed apart where lines end close together."""
-    figure.canvas.draw()  # settles the transforms that place labels in points
-    points = 72.0 / figure.dpi
-    bottom, top = axes.bbox.y0 * points, axes.bbox.y1 * points
+    """Name and overall perplexity in the `room` inches right of the axes, where each line ends (`ends`, in data)."""
+    figure.canvas.draw()  # settles the transforms that place labels
+    width, height = figure.get_figwidth(), figure.get_figheight()
+    bottom, top = axes.bbox.y0 / figure.dpi, axes.bbox.y1 / figure.dpi
     order = sorted(arms, key=lambda arm: ends[arm.name])
-    wanted = [float(axes.transData.transform((0, ends[arm.name]))[1]) * points for arm in order]
-    places = [place / 72 / figure.get_figheight() for place in spread(wanted, gap=GAP, low=bottom, high=top)]
-    edge = axes.get_position().x1
-    name_left, number_right = edge + 24 / 72 / WIDTH, 0.98
-    heading = places[-1] + 1.2 * GAP / 72 / figure.get_figheight()
+    wanted = [float(axes.transData.transform((0, ends[arm.name]))[1]) / figure.dpi for arm in order]
+    places = spread(wanted, gap=GAP, low=bottom, high=top)
+    edge = axes.bbox.x1 / figure.dpi
+    name_left, number_right = (edge + _LEADER) / width, (edge + room - 0.16) / width
     figure.text(
-        number_right, heading, "all tokens", ha="right", va="center", fontsize=_LABEL_POINTS, color=GREY
+        number_right,
+        (places[-1] + 1.2 * GAP) / height,
+        "all tokens",
+        ha="right",
+        va="center",
+        fontsize=_LABEL_POINTS,
+        color=GREY,
     )
     for arm, place in zip(order, places, strict=True):
-        colour, _ = styles[arm.name]
+        colour = colours[arm.name]
         axes.annotate(
             "",
             xy=(1.0, ends[arm.name]),
             xycoords=("axes fraction", "data"),
-            xytext=(name_left - 4 / 72 / WIDTH, place),
+            xytext=(name_left - 4 / 72 / width, place / height),
             textcoords="figure fraction",
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0},
             annotation_clip=False,
         )
         weight = "bold" if arm.policy == "full" else "normal"
         font: dict[str, Any] = {"va": "center", "fontsize": _LABEL_POINTS, "color": colour, "weight": weight}
-        figure.text(name_left, place, _name(arm), ha="left", **font)
-        figure.text(number_right, place, _number(arm), ha="right", **font)
+        figure.text(name_left, place / height, _name(arm), ha="left", **font)
+        figure.text(number_right, place / height, _number(arm), ha="right", **font)
 
 
 def _name(arm: ArmResult) -> str:

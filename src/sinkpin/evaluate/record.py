@@ -1,19 +1,15 @@
 """What a comparison leaves behind: `results.json` (the numbers) and `nll.npz` (the loss of each scored token).
 
 Numpy only, so that a result can be read, checked and drawn where there is no torch. A folder either holds a
-whole result or is refused: both files are written beside their place and moved in together, and `load` checks
-that they belong together. Not here: how the numbers are made (`compare`) and how they are shown (`table`,
+whole result or is refused: `load` checks that both files are of one run. Not here: how the numbers are made
+(`compare`), the files (`folder`) and which keys they must have (`schema`), and how a result is shown (`text`,
 `picture`).
 
 Shapes: M = scored tokens. Losses are natural-log negative log-likelihoods (nats), one float32 [M] per arm.
 """
 
-import json
 import math
-import re
-import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sinkpin.errors import InputError
-from sinkpin.evaluate.atomic import write_together
-
-SCHEMA = 1
-RESULTS = "results.json"
-LOSSES = "nll.npz"
+from sinkpin.evaluate.folder import LOSSES, RESULTS, read, write
+from sinkpin.evaluate.schema import HEADER, SCHEMA, checked
 
 # float32 losses summed in another order differ by less than this; a file of another run by far more.
 NLL_TOLERANCE = 1e-4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ArmResult:
     """One arm, one line of the table. Everything in it can be written as JSON."""
 
@@ -39,9 +32,12 @@ class ArmResult:
     policy: str
     options: dict[str, object]
     sinks: int
+    pins: list[list[int]] = field(default_factory=list)  # [start, stop] of each pinned span beyond the sinks
     frame: str | None
+    budget: str | None = None  # as it was written: tokens, a share, bytes
     budget_tokens: int | None
     budget_bytes: int | None
+    chunk: int | None = None  # tokens a forward that this arm was fed; None in files that do not say
     kv_bytes_peak: int
     kv_bytes_steady: int
     evicted: float  # entries evicted per bounded layer and KV head, mean
@@ -55,40 +51,68 @@ class ArmResult:
     verdict: str | None
     tokens_per_s: float
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pins", [list(span) for span in self.pins])
+
     @property
     def family(self) -> str:
-        """The policy with its options and without its pins: arms of one family at one budget differ by pins
-        only."""
-        policy = (
-            "window" if self.policy == "streaming" else self.policy
-        )  # streaming is window with at least one pin
+        """The policy with its options; `streaming` is `window` with at least one pin."""
+        policy = "window" if self.policy == "streaming" else self.policy
         options = ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
         return f"{policy}:{options}" if options else policy
 
     @property
+    def level(self) -> str:
+        """The budget as written. In bytes it holds fewer entries where pins have to be remembered, too."""
+        return str(self.budget_tokens) if self.budget is None else self.budget
+
+    @property
+    def setting(self) -> tuple[str, str | None, str]:
+        """Everything but the pins: arms of one setting differ by those only."""
+        return self.family, self.frame, self.level
+
+    @property
+    def pinned_tokens(self) -> int:
+        return len(set(range(self.sinks)).union(*(range(start, stop) for start, stop in self.pins)))
+
+    @property
     def pinned(self) -> bool:
-        """Whether anything is pinned: first tokens, or spans, which a record has in the name only (`…+0+5:9`)."""
-        return self.sinks > 0 or re.search(r"\+\d+:\d+", self.name) is not None
+        return self.pinned_tokens > 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
-    """The arms of one run, scored on the same positions of the same text; `arms[0]` is the full cache."""
+    """The arms of one run, scored on the same positions of the same text; `arms[0]` is the full cache.
+
+    `print(result)` shows the table and what it says. `trained_length`: positions the model was trained on, where it
+    has such a limit.
+    """
 
     model: str
     versions: dict[str, str]
     tokens: int
     scored_tokens: int
     chunk: int
+    trained_length: int | None = None
     notes: list[str]
     arms: list[ArmResult]
-    positions: npt.NDArray[np.int64]  # [M]: index of each scored token in the text
-    losses: dict[str, npt.NDArray[np.float32]]  # arm name -> [M]
+    positions: npt.NDArray[np.int64] = field(repr=False)  # [M]: index of each scored token in the text
+    losses: dict[str, npt.NDArray[np.float32]] = field(repr=False)  # arm name -> [M]
+
+    def __str__(self) -> str:
+        from sinkpin.evaluate.text import as_text
+
+        return as_text(self)
+
+    def extrapolates(self, arm: ArmResult) -> bool:
+        """Whether this arm used positions past those the model was trained on."""
+        last = arm.budget_tokens if arm.frame == "slots" else self.tokens - 1
+        return self.trained_length is not None and last is not None and last > self.trained_length
 
     def to_json(self) -> dict[str, Any]:
         """The document of `results.json` and `--json`. A number that is not finite is refused, never written."""
         document: dict[str, Any] = {"schema": SCHEMA}
-        document |= {key: getattr(self, key) for key in _HEADER}
+        document |= {key: getattr(self, key) for key in HEADER}
         document["arms"] = [
             {field.name: getattr(arm, field.name) for field in fields(ArmResult)} for arm in self.arms
         ]
@@ -104,58 +128,28 @@ class Comparison:
         return document
 
     def save(self, folder: Path | str) -> None:
-        """Write both files into `folder` (made if absent), or leave what was there.
-
-        Complete copies are made first and then moved into place one after the other. If the second move
-        fails, the first is taken back. Only a process killed between the two moves can leave files of two
-        runs, which `load` sees.
-        """
-        folder = Path(folder)
-        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        """Write both files into `folder` (made if absent), or leave what was there."""
+        document = self.to_json()
         if problem := self._problem():
             raise InputError(f"this result is not written to {folder}: {problem}")
-        arrays: dict[str, Any] = {"positions": self.positions, **self.losses}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_together(
-                {
-                    folder / LOSSES: lambda file: np.savez(file, **arrays),
-                    folder / RESULTS: lambda file: file.write(text.encode()),
-                }
-            )
-        except OSError as error:
-            raise InputError(
-                f"cannot write the results into {folder} ({error.strerror or error}), so nothing was kept; "
-                "choose another folder (--out)"
-            ) from error
+        write(Path(folder), document, {"positions": self.positions, **self.losses})
 
     @classmethod
     def load(cls, folder: Path | str) -> "Comparison":
         """Read a folder that `save` wrote; anything else raises one line that says what is wrong with it."""
         folder = Path(folder)
-        remedy = "run `sinkpin compare` again"
-        try:
-            text = (folder / RESULTS).read_text(encoding="utf-8")
-            with np.load(folder / LOSSES, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{error.filename} does not exist, so {folder} holds no result; {remedy}"
-            ) from error
-        except OSError as error:
-            raise InputError(f"cannot read the result in {folder}: {error}") from error
-        except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
-            raise InputError(f"the result in {folder} cannot be read ({error}); {remedy}") from error
-        try:
-            document = json.loads(text, parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise InputError(f"{folder / RESULTS} is not whole JSON ({error}); {remedy}") from error
-        header, arms = _parse(document, folder / RESULTS)
+        document, arrays = read(folder)
+        header, lines = checked(document, folder / RESULTS)
+        arms = [
+            ArmResult(**{**line, "ci95": None if line["ci95"] is None else tuple(line["ci95"])})
+            for line in lines
+        ]
         positions = arrays.pop("positions", np.empty(0, np.int64))
         result = cls(**header, arms=arms, positions=positions, losses=arrays)
         if problem := result._problem():
             raise InputError(
-                f"{RESULTS} and {LOSSES} in {folder} are not of one run ({problem}), so neither is used; {remedy}"
+                f"{RESULTS} and {LOSSES} in {folder} are not of one run ({problem}), so neither is used; "
+                "run `sinkpin compare` again"
             )
         return result
 
@@ -179,70 +173,6 @@ class Comparison:
             if not math.isclose(mean, arm.nll, rel_tol=NLL_TOLERANCE, abs_tol=NLL_TOLERANCE):
                 return f"{arm.name} has nll {arm.nll:.6g} but its losses average {mean:.6g}"
         return None
-
-
-_HEADER: dict[str, type] = {
-    "model": str,
-    "versions": dict,
-    "tokens": int,
-    "scored_tokens": int,
-    "chunk": int,
-    "notes": list,
-}
-
-
-def _parse(document: object, path: Path) -> tuple[dict[str, Any], list[ArmResult]]:
-    """The header and arms of a document that has exactly the keys and kinds of values of this schema."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema") if isinstance(document, dict) else None
-        raise InputError(
-            f"{path} has schema {found!r}, and this version of sinkpin reads {SCHEMA}; "
-            "read it with the version that wrote it, or run `sinkpin compare` again"
-        )
-    header = {key: value for key, value in document.items() if key not in ("schema", "arms")}
-    lines = document.get("arms")
-    problem = _mismatch(header, _HEADER)
-    if problem is None and not isinstance(lines, list):
-        problem = "arms is not a list"
-    arms: list[ArmResult] = []
-    for number, line in enumerate(lines if isinstance(lines, list) else []):
-        if problem is None and (
-            wrong := _mismatch(line, {field.name: field.type for field in fields(ArmResult)})
-        ):
-            problem = f"arm {number}: {wrong}"
-        if problem is None:
-            interval = line["ci95"]
-            arms.append(ArmResult(**{**line, "ci95": None if interval is None else tuple(interval)}))
-    if problem:
-        raise InputError(f"{path} does not follow schema {SCHEMA} ({problem}); run `sinkpin compare` again")
-    return header, arms
-
-
-def _mismatch(values: object, kinds: Mapping[str, Any]) -> str | None:
-    """The first key that is missing, unknown, or of another kind than `kinds` says; None if there is none."""
-    if not isinstance(values, dict):
-        return "not an object"
-    for key in [*kinds, *(key for key in values if key not in kinds)]:
-        if key not in values:
-            return f"{key} is missing"
-        if key not in kinds:
-            return f"{key} is unknown"
-        value, kind = values[key], kinds[key]
-        if key == "ci95":
-            fits = value is None or (isinstance(value, list) and len(value) == 2)
-        elif isinstance(value, bool):
-            fits = False  # bool is an int in Python, and no field of the schema is one
-        elif kind is float or kind == float | None:
-            fits = isinstance(value, int | float) or (value is None and kind is not float)
-        else:
-            fits = isinstance(value, dict) if key == "options" else isinstance(value, kind)
-        if not fits:
-            return f"{key} is {value!r}"
-    return None
-
-
-def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _kind(array: npt.NDArray[Any]) -> str:

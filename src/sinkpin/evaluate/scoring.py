@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import CACHE_KEYWORD, causal_lm, entry_device
+from sinkpin.errors import InputError
 
 EXACT_CHUNK = 512
 """Tokens a forward where the chunk changes nothing: bounds the memory that logits take."""
@@ -33,6 +34,28 @@ class Scores:
     seconds: float
 
 
+def one_text(input_ids: Any, vocabulary: int) -> Tensor:
+    """The ids of one text, int64 `[tokens]` on the CPU, from `[tokens]` or `[1, tokens]`, a list or an array.
+
+    Raises `InputError` for anything else, and for ids that the model's vocabulary does not have.
+    """
+    try:
+        input_ids = torch.as_tensor(input_ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"input_ids cannot be read ({error}): give the ids of one text, [tokens]") from None
+    ids = input_ids[0] if input_ids.ndim == 2 and input_ids.shape[0] == 1 else input_ids
+    if ids.ndim != 1 or ids.is_floating_point() or len(ids) < 2:
+        raise InputError(
+            f"input_ids {list(input_ids.shape)} {input_ids.dtype}: give the ids of one text, [tokens]"
+        )
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise InputError(
+            f"input_ids reach from {int(ids.min())} to {int(ids.max())}, the model has {vocabulary} tokens: "
+            "they come from another tokenizer"
+        )
+    return ids.long().cpu()
+
+
 def chunk_ends(tokens: int, chunk: int, prompt: int | None = None) -> Iterator[tuple[int, int]]:
     """`(start, stop)` of each forward: the prompt at once, then up to each multiple of `chunk`."""
     start = 0
@@ -41,6 +64,20 @@ def chunk_ends(tokens: int, chunk: int, prompt: int | None = None) -> Iterator[t
         stop = min(stop, tokens)
         yield start, stop
         start = stop
+
+
+def first_touched(tokens: int, budget: int, chunk: int | None, prompt: int | None = None) -> int | None:
+    """Index of the first token predicted after something was evicted, of a text of `tokens`; None where nothing is.
+
+    `chunk` None: each query has its own visible set, so the one at index `budget` is the first to miss an entry.
+    Otherwise entries go when the forward that outgrows the budget ends, and the next query is the first.
+    """
+    if chunk is None:
+        touched = budget + 1
+    else:
+        ends = (stop for _, stop in chunk_ends(tokens - 1, chunk, prompt) if stop > budget)
+        touched = next(ends, tokens) + 1
+    return touched if touched < tokens else None
 
 
 @torch.inference_mode()
