@@ -12,12 +12,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
     found = FENCE.findall(page.read_text(encoding="utf-8"))
     return [body for _, language, body in found if language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks and inline code, in which nothing is a link."""
+    return re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings: lower case, hyphens for spaces, no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def commands(tool: str) -> list[str]:
@@ -57,6 +69,7 @@ def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
         (transformers.AutoTokenizer, tokenizer),
     ):
         monkeypatch.setattr(cls, "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
+    monkeypatch.setattr("sinkpin.demo.model_folder", lambda: Path("a folder"))
 
 
 @pytest.fixture
@@ -81,6 +94,66 @@ def test_python_blocks_run_in_order(page: Path) -> None:
         if Version(transformers.__version__) < Version("5.24"):
             body = body.replace("cache=cache", "past_key_values=cache")
         exec(compile(body, f"{page.name}, Python block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_and_images_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert file.is_relative_to(ROOT), f"{page.name} links out of the tree: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name} links to {target}"
+
+
+def test_the_picture_is_one() -> None:
+    """Not an empty file or a pointer to one stored elsewhere."""
+    data = (ROOT / "docs/assets/perplexity.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(data) > 10_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_placeholder_is_left(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(
+        r"to be (replaced|written|done)|\bTODO\b|\bTBD\b|\bFIXME\b|\bXXX\b|lorem ipsum", text, re.IGNORECASE
+    )
+    assert not re.search(r"^(TABLE|SEEN|PICTURE)$", text, re.MULTILINE)
+
+
+def test_the_table_in_the_readme_is_one_that_was_printed() -> None:
+    """Its columns are today's, its perplexities and their ratios agree."""
+    (shown,) = re.findall(r"<!-- table -->\n```text\n(.*?)```\n<!-- /table -->", README, re.DOTALL)
+    rows = [line.replace(" !", "").split() for line in shown.splitlines() if re.match(r"\S+ .*\d$", line)]
+    arms = {row[0]: row for row in rows if row[0] == "full" or re.search(r"-\d+\+\d+$", row[0])}
+    assert {"full", "window-64+0", "streaming-64+4"} <= set(arms)
+    number = {name: [float(cell.replace(",", "")) for cell in row[4:6]] for name, row in arms.items()}
+    for perplexity, ratio in number.values():
+        assert perplexity / number["full"][0] == pytest.approx(ratio, rel=0.01)
+    assert number["window-64+0"][0] > 5 * number["streaming-64+4"][0]
+
+
+def test_the_table_of_policies_is_what_they_say_of_themselves() -> None:
+    from sinkpin.cli.policies import describe
+    from sinkpin.policies import TABLE
+
+    section = (
+        (ROOT / "docs/library.md").read_text(encoding="utf-8").split("\n## Policies\n")[1].split("\n## ")[0]
+    )
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
+    expected = []
+    for facts in map(describe, TABLE):
+        options = ", ".join(f"`{key}={value}`" for key, value in facts["options"].items())
+        reads = ", ".join(facts["needs"]).replace("_", " ")
+        expected.append([f"`{facts['name']}`", facts["kind"], reads, options, facts["paper"]])
+    assert [[row[0], row[1], *row[3:]] for row in rows] == expected
 
 
 def test_there_is_something_to_check() -> None:

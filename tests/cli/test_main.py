@@ -11,6 +11,7 @@ import pytest
 import sinkpin
 from sinkpin.cli import compare, main
 from sinkpin.errors import InputError
+from sinkpin.policies import names
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +20,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["compare", "--help"], ["compare", "--nope"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["compare", "--help"], ["compare", "--nope"], ["policies", "--help"]]
+)
 def test_answers_without_importing_anything_heavy(argv):
     heavy = ("torch", "transformers", "numpy", "rich", "matplotlib")
     done = python(
@@ -42,6 +45,15 @@ def test_help_of_a_verb(cli, capfd):
     assert stopped.value.code == 0
     out = capfd.readouterr().out
     assert "does not extend the context window" in out
+    words = " ".join(out.split())
+    for said in (
+        *names(),
+        "`sinkpin policies`",
+        "(default: 16)",
+        "its rank in the cache (slots)",
+        "or of --prompt",
+    ):
+        assert said in words
     assert out.rstrip().endswith("are the first tokens sinks for what they say, or for where they stand?")
 
 

@@ -10,22 +10,24 @@ from hypothesis import strategies as st
 import families
 from contract.cells import (
     BOUNDED,
+    BUDGET,
     POLICIES,
     assert_close,
     every_cell,
     every_policy,
     feed,
+    feed_and_see,
     feed_in,
     generate,
     origins,
 )
+from naive import dense
 from naive.streaming import pinned, visible
 
 SPANS = ((9, 11), (25, 28))
 
 
-@every_cell("position", "full")
-@pytest.mark.parametrize("chunk", [1, 3, 7, 60], ids=lambda n: f"by{n}")
+@every_cell("position", "full", where=lambda family: family.loops, chunk=[7, 1, 3, 60])
 def test_position_policies_do_not_see_the_chunk(policy, family, chunk):
     """Chunks of 1, 3, 7 and all 60 tokens equal the naive token-by-token loop to 1e-4.
 
@@ -43,9 +45,10 @@ def test_position_policies_do_not_see_the_chunk(policy, family, chunk):
                 assert origins(cache, layer, head=head) == kept
 
 
-@every_cell("scored")
-@pytest.mark.parametrize(
-    "sizes", [[60], [1] * 60, [7] * 8 + [4], [33, 1, 1, 25]], ids=["all", "by1", "by7", "odd"]
+@every_cell(
+    "scored",
+    where=lambda family: family.loops,
+    sizes={"odd": [33, 1, 1, 25], "all": [60], "by1": [1] * 60, "by7": [7] * 8 + [4]},
 )
 def test_scored_policies_see_the_kept_and_the_chunk(policy, family, sizes):
     """The chunked naive loop, logits and every head's origins.
@@ -61,6 +64,22 @@ def test_scored_policies_see_the_kept_and_the_chunk(policy, family, sizes):
         for layer, heads in enumerate(kept):
             for head, mine in enumerate(heads):
                 assert origins(cache, layer, head=head) == mine
+
+
+@every_cell(sizes={"odd": [33, 1, 1, 25], "all": [60], "by7": [7] * 8 + [4]})
+def test_every_family_attends_to_what_it_should(policy, family, sizes):
+    """In every layer and head the logits are those of an eager forward whose masks show what that head may see: for
+    position policies by their rule, for others what the cache said it held, causally; in sliding layers their window.
+
+    Kills: whatever a family adds to its scores (cap, biases, learned sinks) left out or added twice; a budget on a
+    sliding layer; the entries of one head or layer shown to another.
+    """
+    model, reference = families.build(family), families.build(family, attention="eager")
+    ids = families.tokens(60)
+    sliding = families.windows(model)
+    with policy.cache(model, budget=BUDGET, frame="original") as cache:
+        got, masks = feed_and_see(policy, model, cache, ids, sizes, sliding)
+    assert_close(got[0], dense.masked_layers(reference, ids[0], masks), 1e-4)
 
 
 @every_policy(*BOUNDED)
@@ -87,7 +106,8 @@ def test_spans_and_frames(policy, frame, spans):
 
 @every_policy(*BOUNDED)
 def test_pins_of_each_row(policy):
-    """One list of spans per row: each row equals itself alone with its own list.
+    """One list of spans per row: each row equals itself alone with its own list. (Layers are allotted their budgets
+    once, beside as many pins as the row with most of them has.)
 
     Kills: row 0's pins applied to all rows; a room computed from the largest row.
     """
@@ -98,7 +118,8 @@ def test_pins_of_each_row(policy):
     with policy.cache(model, budget=13, pins=lists) as cache:
         got = feed_in(model, cache, ids, sizes)
         for row, spans in enumerate(lists):
-            wanted, kept = policy.naive(model, ids[row], sizes, budget=13, spans=tuple(spans))
+            most = policy.sinks + 4
+            wanted, kept = policy.naive(model, ids[row], sizes, budget=13, spans=tuple(spans), most=most)
             assert_close(got[row], wanted, 1e-4, f"row {row}")
             assert origins(cache, row=row) == (kept if policy.kind == "position" else kept[0][0])
 

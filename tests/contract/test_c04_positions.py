@@ -4,15 +4,37 @@ import pytest
 import torch
 
 import families
-from contract.cells import BOUNDED, POLICIES, assert_close, every_policy, feed, feed_in, origins
+from contract.cells import (
+    BOUNDED,
+    BUDGET,
+    ONE_OF_A_KIND,
+    POLICIES,
+    assert_close,
+    every_cell,
+    every_policy,
+    feed,
+    feed_in,
+    origins,
+)
 from naive import dense
 from naive.streaming import pinned, visible
 
-KINDS = [(family, kind) for family, entry in families.FAMILIES.items() for kind in entry.rope_kinds]
+LOOPS = [name for name, family in families.FAMILIES.items() if family.loops]
+KINDS = [(name, kind) for name in LOOPS for kind in families.FAMILIES[name].rope_kinds]
 
 
-@every_policy(*BOUNDED)
-@pytest.mark.parametrize(("family", "kind"), KINDS, ids=[f"{f}-{k}" for f, k in KINDS])
+def rotary_cells():
+    """Every bounded policy on every rotary kind; in the ordinary run all on one, and one of each kind on all."""
+    cells = []
+    for name, cell in POLICIES.items():
+        for family, kind in KINDS if cell.bounded else ():
+            everyday = (family, kind) == ("llama", "default") or name in ONE_OF_A_KIND
+            marks = () if everyday else (pytest.mark.slow,)
+            cells.append(pytest.param(cell, family, kind, marks=marks, id=f"{name}-{family}-{kind}"))
+    return pytest.mark.parametrize(("policy", "family", "kind"), cells)
+
+
+@rotary_cells()
 @pytest.mark.parametrize("frame", ["slots", "original"])
 def test_every_rotary_kind(policy, family, kind, frame):
     """All rotary kinds in both frames equal the naive loop, which uses the model's own rotary module.
@@ -28,6 +50,21 @@ def test_every_rotary_kind(policy, family, kind, frame):
         got = feed_in(model, cache, ids, sizes)
     wanted, _ = policy.naive(model, ids[0], sizes, budget=14, frame=frame)
     assert_close(got[0], wanted, 1e-4)
+
+
+@every_cell("position", where=lambda family: family.slots, chunk=[7, 1])
+def test_ranks_in_every_family(policy, family, chunk):
+    """One layer of any family: the logits at each token are those of an ordinary forward on what it sees, at ranks.
+
+    Kills: a family's rotation or bias that goes by the index in the text; interleaved or partial rotation done plainly.
+    """
+    model = families.build(family, layers=1)
+    ids = families.tokens(50)
+    with policy.cache(model, frame="slots") as cache:
+        got = feed_in(model, cache, ids, chunk)[0]
+    for t in range(50):
+        seen = ids[0, visible(t, BUDGET, pinned(policy.sinks))]
+        assert_close(got[t], dense.plain(model, seen)[-1], 1e-4, f"token {t}")
 
 
 @every_policy(*BOUNDED)
@@ -69,8 +106,7 @@ def test_original_frame_is_a_masked_dense_forward(policy):
     assert_close(got[0], dense.masked(model, ids[0], allowed), 1e-4)
 
 
-@every_policy(*BOUNDED)
-@pytest.mark.parametrize(("family", "kind"), KINDS, ids=[f"{f}-{k}" for f, k in KINDS])
+@rotary_cells()
 def test_an_endless_stream(policy, family, kind):
     """Case 3: 500 tokens through a model of 64 positions in `slots`: finite, and the step at 500 is the step of
     ranks below the budget (the naive loop, run on the last stretch only for one layer, is the proof).

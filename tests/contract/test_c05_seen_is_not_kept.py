@@ -60,5 +60,7 @@ def test_padding_is_not_seen_by_the_row(policy):
     with policy.cache(model) as cache:
         feed(model, cache, ids, mask)
         assert cache.seen == 20
-        assert cache.origins()[0, 0].max() == 19
+        assert 12 <= cache.origins()[0, 0].max() <= 19
+        if policy.newest:
+            assert origins(cache)[-1] == 19
         assert origins(cache, row=1) == list(range(7))

@@ -43,7 +43,7 @@ def test_a_b_a(policy):
     assert torch.equal(first[1], second[1])
 
 
-@every_cell(*BOUNDED)
+@every_cell(*BOUNDED, daily=False)
 def test_two_caches_do_not_meet(policy, family):
     """Two caches of different budgets, fed in turns, equal each alone; closing one leaves the other working.
 
@@ -92,8 +92,7 @@ def test_policies_are_mixed_on_one_model(policy):
         assert torch.equal(torch.cat(got, 1), wanted), other.name
 
 
-@every_cell()
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@every_cell(daily=False, attention=["sdpa", "eager"])
 def test_other_caches_see_nothing(policy, family, attention):
     """DynamicCache on the same model is bit-identical while ours is open, between our forwards, and after close;
     the model's config, hooks, attributes and buffers are as before.
@@ -183,8 +182,9 @@ def test_output_attentions_of_other_caches(policy):
 
 
 @every_policy(*BOUNDED)
-def test_threads(policy):
-    """A DynamicCache forward and a bounded one, interleaved in two threads on one model, for a hundred rounds.
+@pytest.mark.parametrize("rounds", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_threads(policy, rounds):
+    """A DynamicCache forward and a bounded one, interleaved in two threads on one model, for many rounds.
 
     Kills: the attention implementation switched on the shared config for the length of a forward, with the other
     thread inside; a global that says whose turn it is.
@@ -199,14 +199,14 @@ def test_threads(policy):
 
     def others():
         start.wait()
-        for i in range(100):
+        for i in range(rounds):
             if not torch.equal(feed_in(model, dynamic(model), ids, 8), wanted):
                 failures.append(f"DynamicCache, round {i}")
                 return
 
     def ours():
         start.wait()
-        for i in range(100):
+        for i in range(rounds):
             with policy.cache(model) as cache:
                 if not torch.equal(feed_in(model, cache, ids, 8), wanted_bounded):
                     failures.append(f"bounded, round {i}")
@@ -231,7 +231,7 @@ def test_threads(policy):
 def test_one_thread_inside_while_another_runs():
     """The same without luck: the bounded forward is held in its first layer while the other thread runs whole.
 
-    Kills: what the hundred rounds above may miss by timing.
+    Kills: what the rounds above may miss by timing.
     """
     model = families.build()
     ids = families.tokens(20)

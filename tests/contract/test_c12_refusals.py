@@ -4,21 +4,17 @@ import warnings
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    FalconConfig,
-    GPT2Config,
-    MptConfig,
-    OPTConfig,
-)
+from transformers import Gemma3nTextConfig, GPT2Config, OPTConfig
 
 import families
 import sinkpin
 from contract.cells import (
     BOUNDED,
+    BUDGET,
     CACHE,
     POLICIES,
     assert_close,
+    assert_full,
     assert_same_print,
     dynamic,
     every_cell,
@@ -198,7 +194,7 @@ def test_a_changed_past_mask_is_refused(policy):
         assert cache.seen == 10
 
 
-@every_cell()
+@every_cell(daily=False)
 def test_with_another_model(policy, family):
     """A cache belongs to the model it was built for, even to one of the same shape.
 
@@ -309,26 +305,65 @@ def test_pins_for_another_number_of_rows(policy):
         refused(SinkpinError, lambda: feed(model, cache, families.tokens(9, rows=2)), "3", "2")
 
 
-SMALL = {"vocab_size": 97, "hidden_size": 32, "bos_token_id": 1, "eos_token_id": 1}
-INLINE = {
-    "falcon": lambda: FalconConfig(
-        **SMALL, num_hidden_layers=2, num_attention_heads=4, new_decoder_architecture=False
-    ),
-    "falcon-alibi": lambda: FalconConfig(**SMALL, num_hidden_layers=2, num_attention_heads=4, alibi=True),
-    "bloom": lambda: BloomConfig(**SMALL, n_layer=2, n_head=4),
-    "mpt": lambda: MptConfig(vocab_size=97, d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
-}
+@pytest.mark.parametrize("family", families.REFUSED)
+def test_models_that_cannot_be_bounded(family, record_property):
+    """Refused at construction under every policy, with the reason, and left as they were.
 
-
-@pytest.mark.parametrize("name", INLINE)
-def test_models_that_compute_attention_inline(name):
-    """Refused at construction, with the reason, and left as they were.
-
-    Kills: a model whose attention never comes by, so that the budget is never applied.
+    Kills: a family that runs, and is silently wrong.
     """
-    model = families.from_config(INLINE[name](), attention="eager")
+    config, word = families.REFUSED[family]
+    model = families.from_config(config(**families.fields_of()))
     before = fingerprint(model)
-    refused(ModelError, lambda: sinkpin.BoundedCache(model, budget=8), "attention")
+    for policy in POLICIES.values():
+        message = refused(ModelError, lambda p=policy: p.cache(model), word)
+    record_property("refused", (family, message))
+    assert_same_print(before, fingerprint(model))
+
+
+def test_keys_taken_from_another_layer():
+    """Gemma 3n's last layers attend to the keys of earlier ones: said at construction, not in the first forward.
+
+    Kills: a layer that is never evicted from because it never stores.
+    """
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Gemma3nTextConfig(
+        **sizes,
+        vocab_size=97,
+        vocab_size_per_layer_input=97,
+        hidden_size_per_layer_input=8,
+        laurel_rank=4,
+        head_dim=8,
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["full_attention"] * 4,
+        activation_sparsity_pattern=[0.0] * 4,
+    )
+    model = families.from_config(config)
+    refused(ModelError, lambda: sinkpin.BoundedCache(model, budget=8), "layer 2", "from elsewhere")
+
+
+@pytest.mark.parametrize("prompt", [70, 60], ids=["a long prompt", "while it grows"])
+def test_a_model_that_drops_the_cache_in_generate(prompt):
+    """Phi-3 past its original length: refused before it does, in words; forwards of one's own go on, bounded, and once
+    the cache has seen more than that, `generate` does too.
+
+    Kills: a generation that goes on with an unbounded cache of the model's own.
+    """
+    model = families.build("phi3", original_max_position_embeddings=64)
+    ids = families.tokens(80)
+    before = fingerprint(model)
+    with POLICIES["streaming"].cache(model) as cache:
+        refused(InputError, lambda: generate(model, cache, ids[:, :prompt], 10), "64", "chunks")
+        assert cache.kept() in (0, BUDGET)
+        cache.reset()
+        feed_in(model, cache, ids[:, :70], 10)
+        out = generate(model, cache, ids, 10)
+        assert cache.seen == 89
+        assert cache.kept() == BUDGET
+        with POLICIES["streaming"].cache(model) as again:
+            logits = feed_in(model, again, out[:, :-1], 10)
+        assert torch.equal(logits[0, 79:].argmax(-1), out[0, 80:])
+        assert torch.equal(generate(model, dynamic(model), ids[:, :20], 5)[:, :20], ids[:, :20])
     assert_same_print(before, fingerprint(model))
 
 
@@ -405,7 +440,7 @@ def test_training_mode_and_gradients():
         assert not any(t.requires_grad for t in tensors(cache))
 
 
-@every_cell()
+@every_cell(daily=False)
 def test_uninitialised_memory_is_never_read(policy, family):
     """Every fresh allocation is filled with NaN: nothing of it reaches a logit.
 
@@ -457,7 +492,8 @@ def test_positional_and_decoder_calls(policy):
         with policy.cache(model) as cache:
             got = model.base_model(ids, None, None, cache).last_hidden_state
             assert cache.seen == 30
-            assert cache.kept() == (12 if policy.bounded else 30)
+            if policy.bounded:
+                assert_full(policy, cache)
         assert torch.equal(got, wanted)
         with policy.cache(model) as cache:
             with warnings.catch_warnings():

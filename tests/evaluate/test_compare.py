@@ -23,13 +23,18 @@ def result() -> sinkpin.evaluate.record.Comparison:  # type: ignore[name-defined
 
 
 def test_every_arm_is_scored_on_the_positions_after_the_last_first_eviction(result) -> None:
-    assert result.positions.tolist() == list(range(13, 61)), (
-        "20 % of 61 is 12: the query at 12 is the first to miss one"
+    assert result.positions.tolist() == list(range(16, 61)), (
+        "20 % of 61 is 12: fed 5 at a time, random first evicts after token 14, and the next query predicts token 16"
     )
-    assert result.scored_tokens == 48
-    assert all(losses.shape == (48,) and losses.dtype == np.float32 for losses in result.losses.values())
+    assert result.scored_tokens == 45
+    assert all(losses.shape == (45,) and losses.dtype == np.float32 for losses in result.losses.values())
     assert [arm.name for arm in result.arms] == list(result.losses)
     assert result.arms[0].name == "full"
+
+
+def test_position_policies_are_scored_from_the_first_query_that_misses_an_entry() -> None:
+    positions = compare(build(), IDS, product(["window"], [8, 12], [0, 4]), chunk=5).positions
+    assert positions.tolist() == list(range(13, 61)), "the query at 12 is the 13th, and holds 12"
 
 
 def test_losses_are_those_of_plain_loops(result) -> None:
@@ -43,12 +48,12 @@ def test_losses_are_those_of_plain_loops(result) -> None:
         "streaming-20%+4": stream(model, IDS, budget=12, pins=pinned(4)).logits,
     }
     for name, logits in loops.items():
-        wanted = F.cross_entropy(logits[12:60], IDS[13:], reduction="none").numpy()
+        wanted = F.cross_entropy(logits[15:60], IDS[16:], reduction="none").numpy()
         np.testing.assert_allclose(result.losses[name], wanted, atol=1e-4)
         arm = next(arm for arm in result.arms if arm.name == name)
         assert arm.nll == pytest.approx(wanted.astype(np.float64).mean(), abs=1e-5)
         assert arm.ppl == pytest.approx(np.exp(arm.nll))
-        agreement = (logits[12:60].argmax(-1) == dense[12:60].argmax(-1)).float().mean().item()
+        agreement = (logits[15:60].argmax(-1) == dense[15:60].argmax(-1)).float().mean().item()
         assert arm.top1_agreement == pytest.approx(agreement)
 
 
@@ -75,14 +80,18 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
 def test_the_chunk_changes_scored_policies_only() -> None:
     model, arms = build(), product(["window", "random"], [8], [4])
     one, seven = (compare(model, IDS, arms, chunk=chunk) for chunk in (1, 7))
-    np.testing.assert_allclose(one.losses["streaming-8+4"], seven.losses["streaming-8+4"], atol=1e-5)
-    assert np.abs(one.losses["random-8+4"] - seven.losses["random-8+4"]).max() > 1e-2
+    assert (one.positions[0], seven.positions[0]) == (10, 15)
+    both = slice(-seven.scored_tokens, None)
+    np.testing.assert_allclose(one.losses["streaming-8+4"][both], seven.losses["streaming-8+4"], atol=1e-5)
+    assert np.abs(one.losses["random-8+4"][both] - seven.losses["random-8+4"]).max() > 1e-2
     assert (one.chunk, seven.chunk) == (1, 7)
 
 
 def test_a_prompt_is_fed_at_once_and_not_scored() -> None:
     result = compare(build(), IDS, product(["random"], ["25%"], [4]), chunk=5, prompt=40)
-    assert result.positions.tolist() == list(range(40, 61))
+    assert result.positions.tolist() == list(range(41, 61)), (
+        "the prompt's last query, which predicts token 40, saw all of it"
+    )
     assert result.arms[1].budget_tokens == 10
     assert any("40 tokens" in note for note in result.notes)
     assert list(chunk_ends(60, 16, 40)) == [(0, 40), (40, 48), (48, 60)]
@@ -98,7 +107,7 @@ def test_progress_ends_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("ids", "arms", "options", "error", "says"),
     [
-        (IDS[:9], [Arm("window", 8)], {}, BudgetError, "at least 10 tokens"),
+        (IDS[:9], [Arm("window", 8)], {}, BudgetError, "evicts nothing of a text of 9 tokens"),
         (IDS, [Arm("window", 4, sinks=4)], {}, BudgetError, "4 pinned"),
         (IDS, [Arm("window", 8)], {"chunk": 0}, InputError, "chunk=0"),
         (IDS, [Arm("window", 8)], {"prompt": 61}, InputError, "prompt=61"),

@@ -11,9 +11,21 @@ from hypothesis import strategies as st
 
 from sinkpin.errors import InputError
 from sinkpin.evaluate.labels import spread
-from sinkpin.evaluate.picture import BINS, binned, draw
+from sinkpin.evaluate.panel import binned, limits, y_ticks
+from sinkpin.evaluate.picture import BINS, draw
 
 MANY = {"full": 22.0} | {f"h2o:seed={i}-{8 * i}+{i % 2}": 20.0 + i for i in range(1, 30)}
+
+POLICIES = ["window", "h2o", "tova", "snapkv", "keydiff", "pyramidkv", "lagkv", "expected"]
+GRID = {"full": 22.0} | {
+    f"{'streaming' if policy == 'window' and sinks else policy}-{budget}+{sinks}": 20.0
+    + number
+    + 9 / (1 + sinks)
+    + 4 * (budget == "10%")
+    for budget in ("25%", "10%")
+    for number, policy in enumerate(POLICIES)
+    for sinks in (0, 4)
+}
 
 
 @pytest.mark.parametrize(
@@ -23,8 +35,9 @@ MANY = {"full": 22.0} | {f"h2o:seed={i}-{8 * i}+{i % 2}": 20.0 + i for i in rang
         {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0},
         {"full": 49_152.0, "window-64+0": 49_152.0, "streaming-64+4": 3e6},
         MANY,
+        GRID,
     ],
-    ids=["full", "three", "uniform and worse", "thirty"],
+    ids=["full", "three", "uniform and worse", "thirty", "grid"],
 )
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".PNG"])
 @pytest.mark.filterwarnings("error")
@@ -95,7 +108,7 @@ def test_without_matplotlib_one_line_says_how(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "p.png")], capture_output=True, text=True, check=True
     )
-    assert "pip install 'sinkpin[plot]'" in done.stdout
+    assert "`pip install matplotlib`" in done.stdout
 
 
 def naive_bins(positions, losses, width):
@@ -146,3 +159,12 @@ def test_labels_keep_their_order_and_distance(wanted, gap):
     assert places[-1] <= 300 + 1e-6
     if all(after - before >= gap for before, after in pairwise(wanted)):
         np.testing.assert_allclose(places, wanted, atol=1e-6)  # nothing moves that has room
+
+
+@given(low=st.floats(1e-2, 1e6), factor=st.floats(1.0, 1e4))
+def test_there_are_always_two_ticks_and_few(low, factor):
+    low, high = limits([(np.zeros(2), np.array([low, low * factor]))])
+    assert high / low >= 1.19
+    ticks = y_ticks(low, high)
+    assert 2 <= len(ticks) <= 12
+    assert all(low * (1 - 1e-9) <= tick <= high * (1 + 1e-9) for tick in ticks)

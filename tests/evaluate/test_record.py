@@ -12,18 +12,33 @@ import numpy as np
 import pytest
 
 from sinkpin.errors import InputError
-from sinkpin.evaluate.record import LOSSES, RESULTS, Comparison
+from sinkpin.evaluate import schema
+from sinkpin.evaluate.folder import LOSSES, RESULTS
+from sinkpin.evaluate.record import ArmResult, Comparison
 
 # The schema that other programs read, spelt out a second time on purpose.
-HEADER = ["schema", "model", "versions", "tokens", "scored_tokens", "chunk", "notes", "arms"]
+HEADER = [
+    "schema",
+    "model",
+    "versions",
+    "tokens",
+    "scored_tokens",
+    "chunk",
+    "trained_length",
+    "notes",
+    "arms",
+]
 ARM = [
     "name",
     "policy",
     "options",
     "sinks",
+    "pins",
     "frame",
+    "budget",
     "budget_tokens",
     "budget_bytes",
+    "chunk",
     "kv_bytes_peak",
     "kv_bytes_steady",
     "evicted",
@@ -38,7 +53,7 @@ ARM = [
     "tokens_per_s",
 ]
 
-LIGHT = ("sinkpin.evaluate.record", "sinkpin.evaluate.table", "sinkpin.evaluate.picture")
+LIGHT = ("sinkpin.evaluate.record", "sinkpin.evaluate.text", "sinkpin.evaluate.picture")
 
 
 def changed(result: Comparison, name: str, **values: object) -> Comparison:
@@ -243,7 +258,6 @@ def edit(folder: Path, change) -> None:
         (lambda d: d.update(schema=2), "has schema 2, and this version of sinkpin reads 1"),
         (lambda d: d.pop("schema"), "has schema None"),
         (lambda d: d.pop("chunk"), "chunk is missing"),
-        (lambda d: d.update(chunks=3), "chunks is unknown"),
         (lambda d: d.update(tokens="many"), "tokens is 'many'"),
         (lambda d: d.update(tokens=True), "tokens is True"),
         (lambda d: d.update(arms=None), "arms is not a list"),
@@ -251,6 +265,9 @@ def edit(folder: Path, change) -> None:
         (lambda d: d["arms"][1].pop("kl"), "arm 1: kl is missing"),
         (lambda d: d["arms"][1].update(nll=None), "arm 1: nll is None"),
         (lambda d: d["arms"][1].update(ci95=[1.0]), r"arm 1: ci95 is \[1.0\]"),
+        (lambda d: d["arms"][1].update(ci95=["a", "b"]), "arm 1: ci95 is"),
+        (lambda d: d["arms"][1].update(pins=[[5]]), r"arm 1: pins is \[\[5\]\]"),
+        (lambda d: d["arms"][1].update(budget=64), "arm 1: budget is 64"),
         (lambda d: d["arms"][1].update(options=[]), r"arm 1: options is \[\]"),
         (lambda d: d["arms"][1].update(policy=None), "arm 1: policy is None"),
         (lambda d: d.update(scored_tokens=959), "959 scored tokens but positions are int64"),
@@ -262,6 +279,65 @@ def test_another_schema_is_one_line(make, tmp_path, change, says):
     edit(tmp_path, change)
     with pytest.raises(InputError, match=says):
         Comparison.load(tmp_path)
+
+
+def test_keys_that_joined_or_will_join_do_no_harm(make, tmp_path):
+    """Keys may join within a schema: an older file lacks some, a newer one has more."""
+    make().save(tmp_path)
+    before = Comparison.load(tmp_path)
+
+    def older_and_newer(document):
+        document.pop("trained_length")
+        document["colour"] = "blue"
+        for line in document["arms"]:
+            for key in ("budget", "chunk", "pins"):
+                line.pop(key)
+            line["seconds"] = 3
+
+    edit(tmp_path, older_and_newer)
+    after = Comparison.load(tmp_path)
+    assert after.arms[2] == dataclasses.replace(before.arms[2], budget=None, chunk=None, pins=[])
+    assert after.arms[1].setting == before.arms[1].setting == after.arms[2].setting
+    assert "colour" not in after.to_json()
+
+
+def test_the_schema_and_the_records_have_the_same_fields():
+    assert list(schema.ARM) == [field.name for field in dataclasses.fields(ArmResult)]
+    own = [field.name for field in dataclasses.fields(Comparison)]
+    assert [*schema.HEADER, "arms", "positions", "losses"] == own
+
+
+def test_a_repr_is_short_and_a_print_is_the_table(make):
+    result = make()
+    assert "array" not in repr(result)
+    assert "positions" not in repr(result)
+    text = str(result)
+    assert "streaming-64+4" in text
+    assert "At 64 entries, window" in " ".join(text.split())
+    assert "\x1b" not in text
+
+
+def test_pins_are_counted_once(make):
+    arm = make({"full": 22.0, "window-64+4+2:6+10:12": 30.0}).arms[1]
+    assert (arm.pins, arm.pinned_tokens, arm.pinned) == ([[2, 6], [10, 12]], 8, True)
+    assert json.loads(json.dumps(make({"full": 22.0, "window-64+0+5:9": 30.0}).to_json()))["arms"][1][
+        "pins"
+    ] == [[5, 9]]
+
+
+@pytest.mark.parametrize(
+    ("trained", "past"),
+    [
+        (None, []),
+        (1023, []),
+        (1022, ["full", "random-256+4"]),
+        (200, ["full", "streaming-256+4", "random-256+4"]),
+    ],
+)
+def test_what_extrapolates(make, trained, past):
+    """Index in the text counts for the full cache and `original`, the budget for `slots`; the last token is never fed."""
+    result = make({"full": 22.0, "streaming-256+4": 26.0, "random-256+4": 27.0}, trained=trained)
+    assert [arm.name for arm in result.arms if result.extrapolates(arm)] == past
 
 
 def test_whole_numbers_are_numbers_too(make, tmp_path):

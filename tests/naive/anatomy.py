@@ -108,9 +108,13 @@ def dissect(model: Any) -> Anatomy:
     raise NotImplementedError(f"no naive loop describes {kind}")
 
 
+def weigh(q: Tensor, k: Tensor, scaling: float) -> Tensor:
+    """What one query per head, q [H, D], pays to k [G, N, D]: the softmax over everything given, [H, N]."""
+    k = k.repeat_interleave(len(q) // len(k), dim=0)
+    return torch.softmax((q[:, None] * k).sum(-1) * scaling, dim=-1)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-    """One query per head, q [H, D] over k, v [G, N, D]: the softmax of everything given, [H, D]."""
-    group = len(q) // len(k)
-    k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
-    weights = torch.softmax((q[:, None] * k).sum(-1) * scaling, dim=-1)
-    return (weights[..., None] * v).sum(1)
+    """`weigh`, and the sum of v [G, N, D] by those weights, [H, D]."""
+    v = v.repeat_interleave(len(q) // len(v), dim=0)
+    return (weigh(q, k, scaling)[..., None] * v).sum(1)

@@ -36,6 +36,45 @@ def masked(model: Any, ids: Tensor, allowed: Tensor, positions: list[int] | None
     return model(ids[None], attention_mask=mask, position_ids=places[None], use_cache=False).logits[0]
 
 
+@torch.no_grad()
+def masked_layers(model: Any, ids: Tensor, allowed: list[Tensor]) -> Tensor:
+    """Logits [T, vocab] when, in layer l, query i of head h sees the keys of `allowed[l][h, i]` (bool [H or 1, T, T]).
+
+    For eager attention of any family, at the indices of the text: the mask that each attention module is given is
+    replaced on its way in. Whatever else the family adds to scores (ALiBi, a cap, learned sinks) is its own doing.
+    """
+    assert model.config._attn_implementation == "eager"
+    attention = [
+        m for m in model.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "layer_idx")
+    ]
+    assert len(attention) == len(allowed) == model.config.num_hidden_layers
+    replaced: list[int] = []
+
+    def replace(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        mask, given = allowed[module.layer_idx], kwargs["attention_mask"]
+        replaced.append(module.layer_idx)
+        if given is not None and given.dtype == torch.bool:  # MPT: what is hidden, not what is seen
+            return args, {**kwargs, "attention_mask": ~mask[None]}
+        dtype = next(model.parameters()).dtype
+        blocked = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+        return args, {**kwargs, "attention_mask": blocked[None]}
+
+    hooks = [m.register_forward_pre_hook(replace, with_kwargs=True) for m in attention]
+    try:
+        logits = model(ids[None], use_cache=False).logits[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert sorted(replaced) == list(range(len(allowed)))
+    return logits
+
+
+def window(length: int, size: int | None) -> Tensor:
+    """Bool [1, T, T]: causal, and no further back than a layer's own window of `size` tokens, itself included."""
+    behind = torch.arange(length)[:, None] - torch.arange(length)
+    return ((behind >= 0) & (behind < (size or length)))[None]
+
+
 def one_layer(model: Any, ids: Tensor, kept: list[int], new: list[int], *, frame: str) -> Tensor:
     """Logits [len(new), vocab] after the entries `kept`, for a model of one layer.
 
