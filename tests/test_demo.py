@@ -239,10 +239,10 @@ def test_the_real_model(cache, capfd):
     assert (config["num_hidden_layers"], config["num_key_value_heads"], config["dtype"]) == (30, 3, "float32")
     assert "quantization_config" not in config
 
-    from sinkpin.cli import load
+    from sinkpin.cli import load, text, tokens
 
     loaded = load.load_model(None, device="cpu")
     assert loaded.name == demo.NAME
-    ids = load.encode(loaded.tokenizer, load.read_text(None), 64)
+    ids = tokens.encode(loaded.tokenizer, text.read_text(None), 64)
     assert ids[0] != loaded.tokenizer.bos_token_id  # its tokenizer adds none
     assert len(ids) == 64

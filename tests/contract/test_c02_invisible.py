@@ -151,6 +151,44 @@ def test_bfloat16_within_its_own_noise(policy):
 
 
 @every_policy()
+@pytest.mark.parametrize("prompt", [0, 15], ids=["from the start", "with a past"])
+def test_gradients(policy, prompt):
+    """What flows back through a forward with a bounded cache is what flows back with DynamicCache: to every weight, and
+    the past brings none.
+
+    Kills: keys that lost their graph before attention had seen them; a past that keeps the graph of its own forward.
+    """
+    model = families.build()
+    ids = families.tokens(25)
+    places = [f"{layer}.self_attn.{name}" for layer in range(2) for name in ("q_proj", "k_proj", "v_proj")]
+
+    def run(cache):
+        model.zero_grad()
+        if prompt:
+            model(ids[:, :prompt], **{CACHE: cache})
+        logits = model(ids[:, prompt:], **{CACHE: cache}).logits
+        logits.log_softmax(-1).gather(-1, ids[:, prompt:, None]).sum().backward()
+        gone = {name: weight.grad.clone() for name, weight in model.base_model.layers.named_parameters()}
+        assert all(gone[f"{place}.weight"].abs().max() > 0.01 for place in places)
+        return gone
+
+    reference = dynamic(model)
+    if prompt:  # DynamicCache does keep the graph of its past
+        with torch.no_grad():
+            model(ids[:, :prompt], **{CACHE: reference})
+        kept = [(layer.keys, layer.values) for layer in reference.layers]
+        assert not any(x.requires_grad for pair in kept for x in pair)
+    model.zero_grad()
+    logits = model(ids[:, prompt:], **{CACHE: reference}).logits
+    logits.log_softmax(-1).gather(-1, ids[:, prompt:, None]).sum().backward()
+    wanted = {name: weight.grad.clone() for name, weight in model.base_model.layers.named_parameters()}
+    with policy.cache(model, budget=policy.room_for(ROOMY, model)) as cache:
+        got = run(cache)
+    for name, gradient in wanted.items():
+        assert_close(got[name], gradient, 1e-4, name)
+
+
+@every_policy()
 def test_a_cap_that_sdpa_leaves_out(policy):
     """Where this transformers lets Gemma 2 use sdpa, it computes no soft cap there; nor do we, below the budget.
 

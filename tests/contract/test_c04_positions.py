@@ -69,7 +69,7 @@ def test_ranks_in_every_family(policy, family, chunk):
 
 @every_policy(*BOUNDED)
 @pytest.mark.parametrize("frame", ["slots", "original"])
-@pytest.mark.parametrize("kind", ["default", "yarn"])
+@pytest.mark.parametrize("kind", ["default", pytest.param("yarn", marks=pytest.mark.slow)])
 def test_one_layer_oracle(policy, frame, kind):
     """Case 1: prompt 41 into 4 + 10, then decode to three times the budget; each step is a plain forward on what
     is kept, at ranks 0...13 or at its indices. This oracle shares no code with the naive loops.

@@ -3,6 +3,7 @@ then on that is frozen and decoded tokens slide, set for set after every forward
 """
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -24,6 +25,22 @@ SIZES = {
     "whole": [75],
     "by1": [1] * TOKENS,
 }
+PINS = {"pins0": (0, ()), "pins4": (4, ()), "spans": (0, ((9, 12), (20, 23)))}
+# The rest of the product is in the long run.
+EVERYDAY = {
+    ("original", "pins4", "decode"),
+    ("original", "spans", "chunks"),
+    ("original", "pins0", "below"),
+    ("original", "pins4", "whole"),
+    ("slots", "spans", "decode"),
+    ("slots", "pins4", "by1"),
+}
+
+
+def cases():
+    for frame, pins, sizes in product(("original", "slots"), PINS, SIZES):
+        marks = () if (frame, pins, sizes) in EVERYDAY else (pytest.mark.slow,)
+        yield pytest.param(frame, pins, sizes, marks=marks, id=f"{frame}-{pins}-{sizes}")
 
 
 def compare(name, model, ids, sizes, *, budget, sinks=4, spans=(), frame="original", choose=None, **options):
@@ -46,21 +63,15 @@ def compare(name, model, ids, sizes, *, budget, sinks=4, spans=(), frame="origin
 
 
 @pytest.mark.parametrize("name", PROMPT)
-@pytest.mark.parametrize("frame", ["original", "slots"])
-@pytest.mark.parametrize(
-    ("sinks", "spans"), [(0, ()), (4, ()), (0, ((9, 12), (20, 23)))], ids=["pins0", "pins4", "spans"]
-)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_chosen_set_for_chosen_set(name, frame, sinks, spans, sizes):
+@pytest.mark.parametrize(("frame", "pins", "sizes"), list(cases()))
+def test_chosen_set_for_chosen_set(name, frame, pins, sizes):
     """Two query heads on each of two KV heads, an odd budget, prompts above and below it.
 
     Kills: a second choice; a window that does not slide, or slides into the frozen part; attention of the last query
     alone; pins that take part; neighbours taken across the window's edge.
     """
-    model = families.build()
-    wanted = compare(
-        name, model, families.tokens(TOKENS), sizes, budget=19, sinks=sinks, spans=spans, frame=frame
-    )
+    model, ids, (sinks, spans) = families.build(), families.tokens(TOKENS), PINS[pins]
+    wanted = compare(name, model, ids, SIZES[sizes], budget=19, sinks=sinks, spans=spans, frame=frame)
     kept = wanted.origins
     assert sum(len(head) for heads in kept for head in heads) == 4 * 19
     assert all(pinned(sinks, spans) <= set(head) for heads in kept for head in heads)

@@ -1,10 +1,13 @@
 """C8: all state lives in the cache. Models can be shared, other caches are untouched, closing leaves no trace."""
 
 import copy
+import gc
+import pickle
 import threading
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 import families
 from contract.cells import (
@@ -22,6 +25,7 @@ from contract.cells import (
     generate,
     origins,
 )
+from sinkpin.errors import CacheError
 
 
 @every_policy()
@@ -82,13 +86,13 @@ def test_policies_are_mixed_on_one_model(policy):
     model = families.build()
     ids = families.tokens(40)
     with policy.cache(model) as cache:
-        wanted = feed_in(model, cache, ids, 10)
+        wanted = feed_in(model, cache, ids, 20)
     for other in POLICIES.values():
         got = []
         with policy.cache(model) as mine, other.cache(model) as theirs:
-            for start in range(0, 40, 10):
-                got.append(feed(model, mine, ids[:, start : start + 10]))
-                feed(model, theirs, ids.flip(1)[:, start : start + 10])
+            for start in range(0, 40, 20):
+                got.append(feed(model, mine, ids[:, start : start + 20]))
+                feed(model, theirs, ids.flip(1)[:, start : start + 20])
         assert torch.equal(torch.cat(got, 1), wanted), other.name
 
 
@@ -270,6 +274,159 @@ def test_one_thread_inside_while_another_runs():
     assert_close(results["none"], wanted, 1e-5)
 
 
+def of_one_config():
+    """Two Llamas with different weights that share one configuration object."""
+    config = families.FAMILIES["llama"].config(**families.fields_of())
+    pair = []
+    for seed in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            pair.append(LlamaForCausalLM(config).eval())
+    assert pair[0].config is pair[1].config is pair[1].base_model.config
+    return pair
+
+
+@every_policy(*BOUNDED)
+def test_models_that_share_a_configuration(policy):
+    """One model's cache is nothing to another model of the same configuration, and both may have caches, fed in turns;
+    in the end both are as before.
+
+    Kills: an attention implementation left on the configuration, met by a model that knows nothing of caches.
+    """
+    model, other = of_one_config()
+    ids = families.tokens(40)
+    before = fingerprint(model), fingerprint(other)
+    wanted = feed_in(other, dynamic(other), ids, 20)
+    alone = []
+    for each in (model, other):
+        with policy.cache(each) as cache:
+            alone.append(feed_in(each, cache, ids, 20))
+    assert (alone[0] - alone[1]).abs().max() > 0.1
+    with policy.cache(model) as cache:
+        for start in (0, 20):
+            now = slice(start, start + 20)
+            assert torch.equal(feed(model, cache, ids[:, now]), alone[0][:, now])
+            assert torch.equal(feed_in(other, dynamic(other), ids, 20), wanted)
+        cache.reset()
+        with policy.cache(other) as theirs:
+            for start in (0, 20):
+                now = slice(start, start + 20)
+                assert torch.equal(feed(model, cache, ids[:, now]), alone[0][:, now])
+                assert torch.equal(feed(other, theirs, ids[:, now]), alone[1][:, now])
+        assert torch.equal(feed_in(other, dynamic(other), ids, 20), wanted)
+    for each, printed in zip((model, other), before, strict=True):
+        assert_same_print(printed, fingerprint(each))
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["plain", "bound too"])
+def test_a_forward_within_a_forward(bound):
+    """In the middle of a bounded forward, in the same thread, another model of the same configuration runs (a hook may do
+    that): its attention and its masks are its own.
+
+    Kills: no mask where the inner model has a past, so that its tokens see later ones (logits off by 7).
+    """
+    model, other = of_one_config()
+    ids = families.tokens(40)
+    wanted, inside = feed_in(other, dynamic(other), ids, 20), []
+    policy = POLICIES["streaming"]
+    handle = model.base_model.layers[1].register_forward_pre_hook(
+        lambda *_: inside.append(feed_in(other, dynamic(other), ids, 20))
+    )
+    with policy.cache(model) as cache:
+        inside.clear()  # of the probing forward
+        twin = policy.cache(other) if bound else None
+        feed(model, cache, ids)
+        if twin is not None:
+            twin.close()
+    handle.remove()
+    assert torch.equal(inside[0], wanted)
+
+
+def in_threads(*works):
+    """Run each function in a thread of its own, all starting at once; their exceptions are the failures."""
+    failures, start = [], threading.Barrier(len(works))
+
+    def guarded(work):
+        try:
+            start.wait()
+            work()
+        except Exception as error:  # noqa: BLE001  (it is reported by the main thread)
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_a_shared_configuration_in_threads():
+    """One model under a bounded cache, the other without, each in its thread, with one configuration between them.
+
+    Kills: an implementation switched back by the one that leaves while the other is inside.
+    """
+    model, other = of_one_config()
+    ids = families.tokens(30)
+    before = fingerprint(model), fingerprint(other)
+    policy = POLICIES["streaming"]
+    wanted = feed_in(other, dynamic(other), ids, 10)
+    with policy.cache(model) as cache:
+        wanted_bounded = feed_in(model, cache, ids, 10)
+
+    def ours():
+        for _ in range(40):
+            with policy.cache(model) as cache:
+                assert torch.equal(feed_in(model, cache, ids, 10), wanted_bounded)
+
+    def plain():
+        for _ in range(80):
+            assert torch.equal(feed_in(other, dynamic(other), ids, 10), wanted)
+
+    in_threads(ours, plain)
+    for each, printed in zip((model, other), before, strict=True):
+        assert_same_print(printed, fingerprint(each))
+
+
+def test_caches_come_and_go_beside_another_model():
+    """A model streams while, in other threads, caches of a second one are opened and closed, and further models are
+    built, bound and dropped.
+
+    Kills: a table of doors read while another thread changes it; a door taken down with the wrong model's.
+    """
+    model, busy = families.build(), families.build(seed=1)
+    ids = families.tokens(30)
+    before = fingerprint(model), fingerprint(busy)
+    policy = POLICIES["streaming"]
+    wanted = feed_in(model, dynamic(model), ids, 10)
+    with policy.cache(model) as cache:
+        wanted_bounded = feed_in(model, cache, ids, 10)
+    with policy.cache(busy) as cache:
+        wanted_busy = feed(busy, cache, ids)
+
+    def streams():
+        for _ in range(20):
+            assert torch.equal(feed_in(model, dynamic(model), ids, 10), wanted)
+            with policy.cache(model) as cache:
+                assert torch.equal(feed_in(model, cache, ids, 10), wanted_bounded)
+
+    def opens_and_closes():
+        for _ in range(20):
+            with policy.cache(busy) as cache, policy.cache(busy, budget=9):
+                assert torch.equal(feed(busy, cache, ids), wanted_busy)
+
+    def builds_and_drops():
+        for _ in range(6):
+            passing = families.build(layers=1)
+            feed(passing, policy.cache(passing), ids)
+            del passing
+            gc.collect()
+
+    in_threads(streams, opens_and_closes, builds_and_drops)
+    for each, printed in zip((model, busy), before, strict=True):
+        assert_same_print(printed, fingerprint(each))
+
+
 @every_policy()
 def test_policies_are_frozen(policy):
     """A policy is a value: it cannot be changed after it was made.
@@ -305,6 +462,52 @@ def test_deepcopy_is_independent(policy):
     assert torch.isfinite(again).all()
     twin.close()
     assert_same_print(before, fingerprint(model))
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gemma2", "bloom"])
+def test_a_copy_of_the_model_is_a_plain_model(family):
+    """`copy.deepcopy(model)` while a cache is open, after a forward: the copy runs, generates and has caches of its own,
+    and none of that reaches the original, nor does its closing reach the copy.
+
+    Kills: copied hooks that lead to the original's door; an attention function that finds no door, or the wrong one.
+    """
+    model = families.build(family)
+    ids = families.tokens(30)
+    before = fingerprint(model)
+    wanted, tokens = feed(model, dynamic(model), ids), generate(model, dynamic(model), ids[:, :9], 8)
+    policy = POLICIES["streaming"]
+    with policy.cache(model) as cache:
+        wanted_bounded = feed(model, cache, ids)
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            assert_close(twin(ids, use_cache=False).logits, wanted, 1e-5)
+        assert torch.equal(feed(twin, dynamic(twin), ids), wanted)
+        assert torch.equal(generate(twin, dynamic(twin), ids[:, :9], 8), tokens)
+        with pytest.raises(CacheError, match="another model"):
+            feed(twin, cache, ids[:, :3])
+        with policy.cache(twin) as theirs:
+            assert torch.equal(feed(twin, theirs, ids), wanted_bounded)
+            more = feed(twin, theirs, ids[:, :4])
+        assert torch.equal(feed(model, cache, ids[:, :4]), more)
+    assert_same_print(before, fingerprint(model))
+    assert torch.equal(feed(twin, dynamic(twin), ids), wanted)
+    with policy.cache(twin) as theirs:
+        assert torch.equal(feed(twin, theirs, ids), wanted_bounded)
+
+
+@every_policy()
+def test_pickling_is_refused(policy):
+    """`pickle` and `copy.copy` are refused in words that say what to use; the cache goes on.
+
+    Kills: a copy that shares storage; a pickle of the whole model.
+    """
+    model = families.build()
+    with policy.cache(model) as cache:
+        feed(model, cache, families.tokens(20))
+        for attempt in (pickle.dumps, copy.copy):
+            with pytest.raises(CacheError, match=r"save\(\)"):
+                attempt(cache)
+        assert torch.isfinite(feed(model, cache, families.tokens(2))).all()
 
 
 def test_importing_and_opening_patch_no_class():

@@ -21,11 +21,11 @@ from contract.cells import (
 from naive import dense
 
 HYBRID = [name for name, family in families.FAMILIES.items() if family.sliding]
-CHUNKS = {"by1": [1] * 60, "by7": [7] * 8 + [4], "all": [60], "odd": [33, 1, 1, 25]}
+CHUNKS = {"odd": [33, 1, 1, 25], "by1": [1] * 60, "by7": [7] * 8 + [4], "all": [60]}
 
 
-def hybrid_cells(*kinds):
-    return every_cell(*kinds, where=lambda family: family.sliding)
+def hybrid_cells(*kinds, **axes):
+    return every_cell(*kinds, where=lambda family: family.sliding, **axes)
 
 
 def test_there_are_hybrid_families():
@@ -33,9 +33,8 @@ def test_there_are_hybrid_families():
     assert {"gemma2", "gemma3", "gpt_oss", "cohere2"} <= set(HYBRID)
 
 
-@hybrid_cells()
+@hybrid_cells(sizes=CHUNKS)
 @pytest.mark.parametrize("window", [5, 20], ids=["narrower", "wider"])
-@pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS)
 def test_each_layer_has_its_own_visible_set(policy, family, window, sizes):
     """Four layers, sliding windows below and above the budget: the logits are those of an eager forward with one 4-D
     mask a layer, whatever the chunks; and a sliding layer holds its window, no more.

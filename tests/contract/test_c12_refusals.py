@@ -1,10 +1,12 @@
 """C12: no silent degradation. What cannot be honoured is an error of one line, and a cache in doubt says so."""
 
 import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from transformers import Gemma3nTextConfig, GPT2Config, OPTConfig
+from transformers import Gemma3nTextConfig, GPT2Config, Ministral3Config, OPTConfig, Qwen2MoeConfig
 
 import families
 import sinkpin
@@ -27,6 +29,7 @@ from contract.cells import (
     tensors,
 )
 from sinkpin.errors import BudgetError, CacheError, InputError, ModelError, PolicyError, SinkpinError
+from sinkpin.policies.base import Policy, newest
 
 
 def refused(kind, work, *named):
@@ -303,6 +306,169 @@ def test_pins_for_another_number_of_rows(policy):
     model = families.build()
     with policy.cache(model, pins=[[(1, 2)], [(2, 3)], [(5, 6)]]) as cache:
         refused(SinkpinError, lambda: feed(model, cache, families.tokens(9, rows=2)), "3", "2")
+
+
+@every_policy()
+def test_another_precision(policy):
+    """The model is converted in the middle of a stream: refused, naming both; converted back, after `reset`, all is well.
+
+    Kills: bf16 keys appended to fp32 ones and promoted in silence.
+    """
+    model = families.build()
+    ids = families.tokens(20)
+    with policy.cache(model) as cache:
+        wanted = feed(model, cache, ids)
+        model.bfloat16()
+        refused(CacheError, lambda: feed(model, cache, ids[:, :3]), "float32", "bfloat16", "reset()")
+        cache.reset()
+        assert torch.isfinite(feed(model, cache, ids).float()).all()
+        model.float()
+        refused(CacheError, lambda: feed(model, cache, ids[:, :3]), "float32", "bfloat16", "reset()")
+        cache.reset()
+        assert_close(feed(model, cache, ids), wanted, 0.1, "but for the weights' rounding")
+
+
+@every_policy(*BOUNDED)
+def test_bytes_are_promised_for_one_precision(policy):
+    """A budget in bytes and keys of another size: refused with what to do, before anything is stored."""
+    model = families.build()
+    with policy.cache(model, budget="24KiB") as cache:
+        model.bfloat16()
+        refused(CacheError, lambda: feed(model, cache, families.tokens(9)), "bytes", "bfloat16", "in tokens")
+        assert cache.kept() == 0
+
+
+@dataclass(frozen=True)
+class Faulty(Policy):
+    """Answers in a way that it was not asked to. `answer(view, n)`."""
+
+    answer: Any
+    name: ClassVar[str] = "faulty"
+
+    def keep(self, view, n):
+        return self.answer(view, n)
+
+
+@dataclass(frozen=True)
+class FaultyShare(Faulty):
+    """The same where the heads of a layer share their budget."""
+
+    name: ClassVar[str] = "faulty-share"
+    across_heads: ClassVar[bool] = True
+
+    def share(self, view, n):
+        return self.answer(view, n)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda view, n: newest(view, n).clamp(max=view.candidates - 2), "twice"),
+        (lambda view, n: newest(view, n) + 1, "not among"),
+        (lambda view, n: newest(view, n) - view.candidates, "not among"),
+        (lambda view, n: newest(view, n - 1), "keep()"),
+        (lambda view, n: newest(view, n)[:, :1], "keep()"),
+        (lambda view, n: newest(view, n)[0], "keep()"),
+        (lambda view, n: newest(view, n).float(), "float32"),
+        (lambda view, n: newest(view, n).int(), "int32"),
+        (lambda view, n: newest(view, view.candidates) >= 0, "bool"),
+        (lambda view, n: newest(view, n).tolist(), "list"),
+    ],
+    ids=[
+        "twice",
+        "too high",
+        "negative",
+        "one short",
+        "one head",
+        "no rows",
+        "float",
+        "int32",
+        "mask",
+        "list",
+    ],
+)
+def test_a_policy_that_answers_wrongly(answer, says):
+    """Whatever `keep` returns that is not n distinct candidates for each row and head is a `PolicyError` that names the
+    policy; the cache says at the next forward that it stopped midway.
+
+    Kills: an entry held twice, which counts twice in every softmax from then on.
+    """
+    model = families.build()
+    with sinkpin.BoundedCache(model, budget=12, policy=Faulty(answer)) as cache:
+        feed(model, cache, families.tokens(12, rows=2))
+        refused(PolicyError, lambda: feed(model, cache, families.tokens(5, rows=2)), "Faulty", says)
+        refused(CacheError, lambda: feed(model, cache, families.tokens(1, rows=2)), "reset()")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda view, n: view.origins >= 0,
+        lambda view, n: view.origins < 0,
+        lambda view, n: view.origins[..., :-1] > view.origins.amax() - n,
+        lambda view, n: (view.origins > view.origins.amax() - n)[0],
+        lambda view, n: (view.origins > view.origins.amax() - n).long(),
+    ],
+    ids=["all", "none", "another shape", "no rows", "numbers"],
+)
+def test_a_policy_that_shares_wrongly(answer):
+    """The same for `share`: a bool for each candidate, of which exactly n a head on average hold."""
+    model = families.build()
+    with sinkpin.BoundedCache(model, budget=12, policy=FaultyShare(answer)) as cache:
+        feed(model, cache, families.tokens(12))
+        refused(PolicyError, lambda: feed(model, cache, families.tokens(5)), "FaultyShare")
+
+
+def with_a_mask_of_its_own():
+    """Qwen 2 MoE: its decoder narrows the mask of sliding layers and tells attention nothing."""
+    config = families._grouped(
+        Qwen2MoeConfig,
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )
+    return families.from_config(config(**families.fields_of()))
+
+
+def with_growing_queries():
+    """Ministral 3: queries are multiplied by a number that grows with their position."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+    config = families._grouped(
+        Ministral3Config, sliding_window=None, rope_parameters={**rope, "llama_4_scaling_beta": 0.1}
+    )
+    return families.from_config(config(**families.fields_of()))
+
+
+def with_queries_of_zero():
+    model = families.build()
+    with torch.no_grad():
+        model.base_model.layers[1].self_attn.q_proj.weight.zero_()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (with_a_mask_of_its_own, ("mask narrows", "own cache")),
+        (with_growing_queries, ("layer 0", "grow or shrink")),
+        (with_queries_of_zero, ("layer 1", "zero", "weights")),
+    ],
+    ids=["a mask of its own", "growing queries", "queries of zero"],
+)
+def test_models_that_only_a_forward_gives_away(build, named):
+    """Nothing in the configuration's type tells; the probing forward does. Refused, and left as they were.
+
+    Kills: a visible set, or a scale, that is the model's below the budget and nobody's above.
+    """
+    model = build()
+    before = fingerprint(model)
+    for policy in POLICIES.values():
+        refused(ModelError, lambda p=policy: p.cache(model), *named)
+    assert_same_print(before, fingerprint(model))
 
 
 @pytest.mark.parametrize("family", families.REFUSED)

@@ -9,7 +9,7 @@ import torch
 
 from sinkpin.errors import PolicyError
 from sinkpin.policies import names, parse, resolve
-from sinkpin.policies.base import QueryStatistics, View, highest
+from sinkpin.policies.base import Policy, QueryStatistics, View, highest, newest
 from sinkpin.policies.random import hashes
 
 
@@ -89,6 +89,57 @@ def test_options_come_from_both_sides_but_once() -> None:
         resolve(resolve("random"), {"seed": 3})
     with pytest.raises(PolicyError, match="keep"):
         resolve(object())  # type: ignore[arg-type]
+
+
+class Nameless(Policy):
+    def keep(self, view: View, n: int) -> torch.Tensor:
+        return newest(view, n)
+
+
+class Ignored(Nameless):
+    """Of a kind whose choice the cache computes itself, with a choice of its own."""
+
+    name, kind = "ignored", "position"
+
+
+class Plain:
+    """Has everything but the ancestry."""
+
+    name, kind, frame, bounded, needs = "plain", "scored", "original", True, frozenset[str]()
+
+    def keep(self, view: View, n: int) -> torch.Tensor:
+        return newest(view, n)
+
+
+class Undecided(Policy):
+    name = "undecided"
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (Nameless(), "has no name"),
+        (Ignored(), "'position'.*ignored"),
+        (Plain(), r"derive its class.*keep\(view, n\)"),
+        (Undecided(), r"derive its class.*keep\(view, n\)"),
+        (Nameless, r"derive its class"),
+        (None, r"derive its class"),
+    ],
+    ids=["nameless", "position", "plain", "undecided", "class", "None"],
+)
+def test_objects_that_are_no_policy(policy: object, says: str) -> None:
+    """Refused when they are given, with what is missing. Kills: a choice that is never asked for; an error in the first
+    eviction."""
+    with pytest.raises(PolicyError, match=says):
+        resolve(policy)  # type: ignore[arg-type]
+
+
+def test_an_object_of_ones_own_is_taken_as_it_is() -> None:
+    class Own(Nameless):
+        name = "own"
+
+    own = Own()
+    assert resolve(own) is own
 
 
 def test_of_equal_scores_the_newer_stays() -> None:

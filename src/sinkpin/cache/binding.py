@@ -109,9 +109,10 @@ class Door:
 
         if _doors.get(decoder) is not self:  # a copy of the model came with a copy of its hooks
             return None
-        if (
-            self.guest is not None
-        ):  # the last forward of this thread was interrupted and never reached the exit
+        guest = self.guest
+        if isinstance(guest, anatomy.Probe):  # our own look at a decoder whose door is up already
+            return None
+        if guest is not None:  # the last forward of this thread was interrupted and never reached the exit
             self._depart()
         cache = compat.cache_argument(decoder, args, kwargs)
         if not isinstance(cache, BoundedCache):
@@ -244,7 +245,8 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
     """Registered as the mask function `sinkpin`: none for our forwards, whose visible set is not a mask's business."""
     config = kwargs.get("config")
     for door, guest in _guests().items():
-        if any(config is c for c in door._configs):
+        if any(config is c for c in door._configs) and not (isinstance(guest, Forward) and guest.has_begun):
+            # (A decoder asks for its masks before its first layer. Whoever asks later is another, called from within.)
             if isinstance(guest, anatomy.Probe) and kwargs.get("mask_function") is not None:
                 guest.masks.append(kwargs["mask_function"])
             # Adapted modules ignore it too, but MPT's decoder converts whatever it gets.

@@ -104,7 +104,13 @@ def _shared_by_heads(rule: Rule, pool: Tensor, spans: Tensor, layer: int, fields
             rows = torch.tensor([row], device=pool.device)
             slots = _last(candidate[rows], int(candidate[row].sum(-1).max()))
             origins = pool[rows].gather(-1, slots).masked_fill(~candidate[rows].gather(-1, slots), -1)
-            share = rule.policy.share(View(layer=layer, origins=origins, **fields(rows, slots, room)), room)  # type: ignore[attr-defined]
+            view = View(layer=layer, origins=origins, **fields(rows, slots, room))
+            share = rule.policy.share(view, room)  # type: ignore[attr-defined]
+            if not isinstance(share, Tensor) or share.shape != origins.shape or share.dtype != torch.bool:
+                raise PolicyError(
+                    f"policy {rule.policy!r} returned {_described(share)} from share(): it must be bool "
+                    f"{list(origins.shape)}, whether each candidate stays"
+                )
             if int(share.sum()) != heads * room or bool((share & (origins < 0)).any()):
                 raise PolicyError(
                     f"policy {rule.policy!r} shared out {int(share.sum())} entries: it must be {heads * room}, "
@@ -160,10 +166,10 @@ def _checked(rule: Rule, view: View, n: int) -> Tensor:
     """The policy's answer, which must be `n` distinct candidates for each row and head."""
     chosen = rule.policy.keep(view, n)
     wanted = (*view.origins.shape[:-1], n)
-    if chosen.shape != wanted or chosen.dtype != torch.int64:
+    if not isinstance(chosen, Tensor) or chosen.shape != wanted or chosen.dtype != torch.int64:
         raise PolicyError(
-            f"policy {rule.policy!r} returned {chosen.dtype} {list(chosen.shape)} from keep(): it must be int64 "
-            f"{list(wanted)}, the indices of {n} candidates for each row and head"
+            f"policy {rule.policy!r} returned {_described(chosen)} from keep(): it must be int64 {list(wanted)}, the "
+            f"indices of {n} candidates for each row and head"
         )
     ordered = chosen.sort(-1).values
     if (
@@ -176,3 +182,9 @@ def _checked(rule: Rule, view: View, n: int) -> Tensor:
             f"keep() must return {n} distinct indices for each row and head"
         )
     return chosen
+
+
+def _described(answer: object) -> str:
+    return (
+        f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+    )

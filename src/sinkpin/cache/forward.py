@@ -56,6 +56,11 @@ class Forward:
         self._attended.add(layer.facts.index)
         return out, None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first layer has put something into the cache."""
+        return bool(self._attended) or any(layer.incoming is not None for layer in self.layers)
+
     def _plan(self, ledger: Ledger) -> Plan:
         if ledger not in self._plans:
             assert self.stream.spans is not None
