@@ -148,17 +148,16 @@ class BoundedCache(Cache):
         """Tell each layer its budget: the same, unless the policy allots otherwise."""
         self._tokens = tokens
         policy, pins, indices = self.policy, self._pins.most, self.bounded_layers
+        windows: set[int] = set()
         for number, index in enumerate(indices):
             ledger = self._layers[index].ledger
             share = policy.layer_budget(number, len(indices), tokens, pins)
             ledger.rule = replace(ledger.rule, budget=share)
-            window = policy.window(
-                share - pins
-            )  # raises here, not in a forward, where an explicit one cannot hold
-            if window > 1 and not ledger.shared:
-                self._note(
-                    f"{policy.name}: a window of {window} in a room of {share - pins} unpinned entries"
-                )
+            # Raises here, not in a forward, where an explicit window cannot hold.
+            windows.add(0 if ledger.shared else policy.window(share - pins))
+        if max(windows) > 1:
+            spread = f"{max(windows)}" if len(windows) == 1 else f"{min(windows)} to {max(windows)}, by layer"
+            self._note(f"{policy.name}: a window of {spread}, in room for {tokens - pins} unpinned entries")
         if policy.kind == "prompt":
             self._note(f"{policy.name} holds the whole prompt until it ends, whatever the budget")
 
