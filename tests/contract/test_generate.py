@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-from contract.cells import BOUNDED, CACHE, every_policy
+from contract.cells import BOUNDED, CACHE, assert_close, dynamic, every_policy, feed
 from families import build, pad_left, tokens
 
 
@@ -61,3 +61,16 @@ def test_rows_that_finish_early_leave_the_others_alone(policy, first: int) -> No
     assert set(new[first][stop:]) <= {0}
     assert new[1 - first] == free[1 - first][: len(new[1 - first])]
     assert len(new[1 - first]) == 24, "the other row goes on to the end"
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@every_policy("scored", "prompt")
+def test_a_prompt_longer_than_the_budget_sees_all_of_itself(policy, attention: str) -> None:
+    """A prompt of 64 into a budget of 16: nothing goes before the forward has ended, so its logits are the full cache's.
+
+    Kills: eviction that comes before attention, or a mask that is causal only inside an observation window.
+    """
+    model, ids = build(attention=attention), tokens(64)
+    with policy.cache(model, budget=16) as cache:
+        assert_close(feed(model, cache, ids), feed(model, dynamic(model), ids), 1e-5)
+        assert cache.seen == 64
