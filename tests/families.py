@@ -380,6 +380,16 @@ def tokens(count: int, *, rows: int = 1, seed: int = 0, low: int = 2, high: int 
     return torch.randint(low, high, (rows, count), generator=generator)
 
 
+def distinct(count: int, *, rows: int = 1, seed: int = 0) -> torch.Tensor:
+    """As `tokens`, but no id twice in a row.
+
+    For comparing a row beside others with itself alone: in a layer without rotary, equal tokens have equal keys but for
+    rounding, so which of two a score keeps follows the batch's shape.
+    """
+    generator = torch.Generator().manual_seed(1_000 + seed)
+    return torch.stack([torch.randperm(VOCAB - 2, generator=generator)[:count] + 2 for _ in range(rows)])
+
+
 def pad_left(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of unequal length [n] as one left-padded batch: ids and mask, both [rows, longest]."""
     longest = max(len(row) for row in rows)

@@ -47,9 +47,11 @@ def test_rows_move_whole(policy, family, move):
     """
     method, argument, mapping = move
     model = families.build(family)
-    start = families.tokens(25, rows=3)
-    more = families.tokens(10, rows=len(mapping), seed=5)
-    whole = torch.cat([start[mapping], more], 1)
+    start = families.distinct(25, rows=3)
+    whole = torch.cat([start[mapping], torch.zeros(len(mapping), 10).long()], 1)
+    for row, other in zip(whole, families.distinct(90, rows=len(mapping), seed=5), strict=True):
+        row[25:] = other[~torch.isin(other, row)][:10]
+    more = whole[:, 25:]
     with policy.cache(model) as cache:
         feed(model, cache, start)
         getattr(cache, method)(argument)
@@ -94,14 +96,15 @@ def test_left_padded_rows_equal_themselves(policy, family):
     Kills: a shared rank; an empty slot that is attended to, or counted as kept.
     """
     model = families.build(family)
-    rows = [families.tokens(20)[0], families.tokens(7, seed=1)[0]]
+    rows = [families.distinct(20)[0], families.distinct(7, seed=1)[0]]
     ids, mask = families.pad_left(rows)
+    once = {"no_repeat_ngram_size": 1, "suppress_tokens": [families.PAD]}  # see `families.distinct`
     with policy.cache(model) as cache:
-        got = generate(model, cache, ids, 20, attention_mask=mask)
+        got = generate(model, cache, ids, 20, attention_mask=mask, **once)
         together = [[heads(cache, layer, row) for layer in range(2)] for row in range(2)]
     for row, alone_ids in enumerate(rows):
         with policy.cache(model) as alone:
-            wanted = generate(model, alone, alone_ids[None], 20)
+            wanted = generate(model, alone, alone_ids[None], 20, **once)
             assert torch.equal(got[row, 20:], wanted[0, len(alone_ids) :]), f"row {row}"
             assert together[row] == [heads(alone, layer) for layer in range(2)]
 
