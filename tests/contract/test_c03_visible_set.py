@@ -200,15 +200,12 @@ def test_any_cut_gives_the_same_logits(data):
     assert_close(got[0], wanted, 1e-4)
 
 
-@every_policy("scored")
-def test_random_keeps_the_same_whatever_the_chunks(policy):
+def test_random_keeps_the_same_whatever_the_chunks():
     """The kept set of `random` is independent of chunks, of the row's place in a batch and of its neighbours.
 
     Kills: a generator with state; a hash of the slot instead of the index.
     """
-    if policy.name != "random":
-        pytest.skip("other scored policies depend on their evidence")
-    model = families.build()
+    policy, model = POLICIES["random"], families.build()
     ids = families.tokens(50, rows=3)
     results = []
     for sizes in ([50], [1] * 50, [20, 30]):
