@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass, field
+from importlib.metadata import EntryPoint
+from typing import ClassVar
 
 import pytest
 import torch
 
+from sinkpin import policies
 from sinkpin.errors import PolicyError
 from sinkpin.policies import names, parse, resolve
-from sinkpin.policies.base import Policy, QueryStatistics, View, highest, newest
+from sinkpin.policies.base import Policy, QueryStatistics, Ranked, View, highest, newest
 from sinkpin.policies.random import hashes
 
 
@@ -67,6 +70,8 @@ def test_keeps_distinct_candidates(name: str, n: int) -> None:
     ("written", "says"),
     [
         ("windwo", "did you mean 'window'"),
+        ("H2O", "did you mean 'h2o'"),
+        ("Streaming", "did you mean 'streaming'"),
         ("h2o2x", "there are"),
         ("random:seed", "not option=value"),
         ("random:", "not option=value"),
@@ -132,6 +137,150 @@ def test_objects_that_are_no_policy(policy: object, says: str) -> None:
     eviction."""
     with pytest.raises(PolicyError, match=says):
         resolve(policy)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Own(Policy):
+    """Keeps the newest."""
+
+    name: ClassVar[str] = "own"
+
+    def keep(self, view: View, n: int) -> torch.Tensor:
+        return newest(view, n)
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"kind": "prompts"}, "kind='prompts': it is 'position', 'scored' or 'prompt'"),
+        ({"frame": "slot"}, "frame='slot': it is 'slots' or 'original'"),
+        ({"needs": {"rotated-keys"}}, "needs 'rotated-keys': .*'rotated_keys'"),
+        ({"needs": "mass"}, r"needs='mass': write a frozenset, frozenset\(\{'mass'\}\)"),
+        ({"needs": ["mass"]}, "needs=.*: write a frozenset"),
+        ({"needs": {3}}, "needs 3: "),
+        ({"per_head": "no"}, "per_head='no': it is True or False"),
+        ({"across_heads": 1}, "across_heads=1: it is True or False"),
+        ({"bounded": None}, "bounded=None: it is True or False"),
+        ({"min_sinks": -1}, "min_sinks=-1: it is a whole number"),
+        ({"min_sinks": "4"}, "min_sinks='4': it is a whole number"),
+        ({"need": frozenset({"mass"})}, "'need' means nothing to the cache: did you mean 'needs'"),
+        ({"minsinks": 1}, "did you mean 'min_sinks'"),
+        ({"per_heads": False}, "did you mean 'per_head'"),
+        ({"needs": {"recent"}}, r"window\(room\)"),
+        ({"across_heads": True}, r"share\(view, n\)"),
+        ({"across_heads": True, "per_head": False, "share": Own.keep}, "per_head=False"),
+    ],
+    ids=str,
+)
+def test_what_a_class_says_of_itself_is_checked(said: dict[str, object], says: str) -> None:
+    """Kills: a misspelt attribute that stands for its default, so that another policy runs than was written."""
+    with pytest.raises(PolicyError, match=f"policy 'own': .*{says}|policy 'own' {says}"):
+        resolve(type("Misspelt", (Own,), said)())
+
+
+def test_what_a_class_may_say_besides() -> None:
+    """Names that are not nearly the cache's, and fields, are the policy's own business."""
+
+    @dataclass(frozen=True)
+    class Busy(Own):
+        kinds: int = 3  # an option
+        best: ClassVar[int] = 7
+        _need: ClassVar[int] = 1
+
+        def frames(self) -> int:
+            return 2
+
+    assert resolve(Busy())
+
+
+def test_a_ranked_policy_without_scores_is_refused() -> None:
+    class Misnamed(Ranked):
+        name = "own"
+
+        def score(self, view: View, n: int) -> torch.Tensor:
+            return view.origins
+
+    with pytest.raises(PolicyError, match=r"policy 'own' .*scores\(view, n\)"):
+        resolve(Misnamed())
+
+    class Keeps(Misnamed):
+        def keep(self, view: View, n: int) -> torch.Tensor:
+            return newest(view, n)
+
+    assert resolve(Keeps()), "with a keep of its own it needs no scores"
+
+
+class Loose(Own):
+    """Its parent is a dataclass, itself it is not; its field would be no option."""
+
+    loose: int = 3
+
+
+@dataclass
+class Thawed(Own.__base__):  # type: ignore[misc, name-defined]
+    name = "thawed"
+
+    def keep(self, view: View, n: int) -> torch.Tensor:
+        return newest(view, n)
+
+
+@dataclass(frozen=True)
+class Picky(Own):
+    depth: int = 2
+    weights: tuple[int, ...] = field(default_factory=tuple)
+    derived: int = field(init=False, default=0)
+
+    name: ClassVar[str] = "picky"
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"depth={self.depth} is not above zero")
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, home: str) -> None:
+    """As if a distribution offered this policy."""
+    point = EntryPoint(name, home, policies.ENTRY_POINTS)
+    monkeypatch.setattr(policies, "entry_points", lambda group: [point] if group == point.group else [])
+
+
+@pytest.mark.parametrize(
+    ("home", "says"),
+    [
+        ("Plain", "must be a frozen dataclass derived from sinkpin.policies.base.Policy"),
+        ("Nameless", "must be a frozen dataclass derived from sinkpin.policies.base.Policy"),
+        ("Loose", "must be a frozen dataclass"),
+        ("Thawed", "must be a frozen dataclass"),
+        ("everything", "must be a frozen dataclass"),
+        ("Absent", "cannot be loaded .*Absent"),
+    ],
+)
+def test_an_entry_point_that_is_no_policy(monkeypatch: pytest.MonkeyPatch, home: str, says: str) -> None:
+    """Kills: a traceback from `fields()` in `sinkpin compare --policy plain`."""
+    install(monkeypatch, "plain", f"{__name__}:{home}")
+    with pytest.raises(PolicyError, match=rf"policy 'plain' \({__name__}:{home}\) {says}"):
+        resolve("plain")
+
+
+def test_an_entry_point_whose_module_does_not_import(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "my_broken_policy.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(monkeypatch, "plain", "my_broken_policy:Plain")
+    with pytest.raises(PolicyError, match=r"policy 'plain' \(my_broken_policy:Plain\) .*ZeroDivisionError"):
+        resolve("plain")
+    install(monkeypatch, "plain", "no such module:Plain")
+    with pytest.raises(PolicyError, match="policy 'plain' .*cannot be loaded"):
+        resolve("plain")
+
+
+def test_an_installed_policy_takes_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a default that is made by a factory taken for a missing one; a derived field offered as an option; the
+    class's own complaint as a traceback."""
+    install(monkeypatch, "picky", f"{__name__}:Picky")
+    assert resolve("picky:depth=3") == Picky(3)
+    with pytest.raises(PolicyError, match="no option 'derived': it has depth, weights"):
+        resolve("picky:derived=3")
+    with pytest.raises(PolicyError, match="policy 'picky': depth=0 is not above zero"):
+        resolve("picky:depth=0")
 
 
 def test_an_object_of_ones_own_is_taken_as_it_is() -> None:

@@ -29,33 +29,52 @@ class Causal:
 
     `pool`: int64 `[batch, 1 or kv_heads, entries]`, the index of each entry among its row's real tokens, -1 where a
     slot is empty or padding; its last `new` entries are the queries' own. `ranked`: positions are ranks in the pool
-    (frame `slots`) instead of indices. `dense`: the caller knows that no entry is empty or padding.
+    (frame `slots`) instead of indices. `turned`: keys come rotated to their indices already, which are their positions.
+    `dense`: the caller knows that no entry is empty or padding.
     """
 
-    def __init__(self, pool: Tensor, new: int, *, ranked: bool, dense: bool) -> None:
+    def __init__(self, pool: Tensor, new: int, *, ranked: bool, turned: bool, dense: bool) -> None:
         self.new = new
+        self.turned = turned
         self.dense = dense
         self.real = pool >= 0
-        self.absolute = self.real.cumsum(-1) - 1 if ranked else pool
-        # Only differences of positions matter, so count from the newest: angles stay small however long the text is.
-        self.positions = self.absolute - self.absolute.amax(-1, keepdim=True)
-        self._tables: dict[Rotary, tuple[Tensor, Tensor]] = {}
+        if ranked and not turned:
+            pool = pool[:1, :1] if dense else pool  # without gaps all rows and heads have the same ranks
+            self.absolute = (pool >= 0).cumsum(-1) - 1
+        else:
+            self.absolute = pool
+        # Only differences of positions matter, so count from the newest where the keys let us: angles stay small.
+        self.positions = self.absolute if turned else self.absolute - self.absolute.amax(-1, keepdim=True)
+        self._tables: dict[tuple[Rotary, int], tuple[Tensor, Tensor]] = {}
 
-    def tables(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """cos and sin of the pool's positions, made once for all layers that share this plan and rotation."""
-        if rotary not in self._tables:
-            self._tables[rotary] = rotary.tables(self.positions)
-        return self._tables[rotary]
+    @property
+    def newest(self) -> Tensor:
+        """int64 `[batch, 1 or kv_heads]`: the position of each head's newest entry, counted as `absolute` is."""
+        return self.absolute.amax(-1).expand(len(self.real), -1)
+
+    def tables(self, rotary: Rotary, last: int) -> tuple[Tensor, Tensor]:
+        """cos and sin at the positions of the pool's `last` entries, made once for all layers that share this plan."""
+        if (rotary, last) not in self._tables:
+            where = self.positions[..., self.positions.shape[-1] - last :]
+            # What has just come is at one position in all heads.
+            self._tables[rotary, last] = rotary.tables(where[:, :1] if last <= self.new else where)
+        return self._tables[rotary, last]
+
+    def of_new(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """cos and sin at the positions of the new entries."""
+        return self.tables(rotary, self.new)
 
     def rotated(self, keys: Tensor, rotary: Rotary | None) -> Tensor:
         """The pool's `keys [batch, kv_heads, entries, key_dim]` at their positions, fp32."""
-        return keys.float() if rotary is None else rotary.rotate(keys, self.tables(rotary))
+        if rotary is None or self.turned:
+            return keys.float()
+        return rotary.rotate(keys, self.tables(rotary, keys.shape[2]))
 
     def rotated_queries(self, q: Tensor, rotary: Rotary | None, kv_heads: int) -> Tensor:
         """`q [batch, heads, n, key_dim]`, the pool's last n tokens, at their positions, fp32."""
         if rotary is None:
             return q.float()
-        cos, sin = (x[:, :, x.shape[2] - q.shape[2] :] for x in self.tables(rotary))
+        cos, sin = self.tables(rotary, q.shape[2])
         if cos.shape[1] > 1:  # positions differ by KV head: give each query head its group's
             groups = q.shape[1] // kv_heads
             cos, sin = cos.repeat_interleave(groups, 1), sin.repeat_interleave(groups, 1)
@@ -72,13 +91,14 @@ class Causal:
     ) -> Tensor:
         """Outputs `[batch, heads, new, value_dim]` of unrotated queries `q [batch, heads, new, key_dim]`.
 
-        `keys`, `values`: `[batch, kv_heads, entries, …]`, unrotated. A group's queries share their KV head.
+        `keys`, `values`: `[batch, kv_heads, entries, …]`, as stored. A group's queries share their KV head.
         """
         kv_heads, entries = keys.shape[1], keys.shape[2]
         rotated_q = self.rotated_queries(q, rotary, kv_heads)
-        rotated_keys = self.rotated(keys, rotary)
         if mass is None and scoring.plain:
-            return self._fused(rotated_q.to(q.dtype), rotated_keys.to(q.dtype), values, scoring.scale)
+            at_place = keys if self.turned else self.rotated(keys, rotary).to(q.dtype)
+            return self._fused(rotated_q.to(q.dtype), at_place, values, scoring.scale)
+        rotated_keys = self.rotated(keys, rotary)
         values = values.float()
         received = rotated_q.new_zeros(q.shape[0], kv_heads, entries)
         # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.

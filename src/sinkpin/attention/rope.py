@@ -37,6 +37,15 @@ class Rotary:
         angles = positions.to(exact)[..., None] * self.inv_freq.to(positions.device, exact)
         return angles.cos().float(), angles.sin().float()
 
+    def up_to(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """cos and sin of the first `positions` positions. The last ones asked for are remembered: decoding asks for the
+        same at every step."""
+        remembered: tuple[Tensor, Tensor] | None = self.__dict__.get("_up_to")
+        if remembered is None or len(remembered[0]) != positions or remembered[0].device != device:
+            remembered = self.tables(torch.arange(positions, device=device))
+            object.__setattr__(self, "_up_to", remembered)
+        return remembered
+
     def rotate(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Rotate `x [..., head_dim]` by tables that broadcast against `[..., rotary_dim / 2]`; returns fp32."""
         cos, sin = tables

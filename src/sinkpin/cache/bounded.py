@@ -23,6 +23,7 @@ from sinkpin.cache.evidence import OF_QUERIES, Evidence
 from sinkpin.cache.forward import Forward
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger, Plan, Rule, held
+from sinkpin.cache.step import in_order
 from sinkpin.cache.stream import Stream
 from sinkpin.errors import BudgetError, CacheError, InputError, ModelError, PolicyError
 from sinkpin.policies import resolve
@@ -108,14 +109,18 @@ class BoundedCache(Cache):
         # Without a length, the prompt is what the first forward brings.
         ends = (self._prompt_length or 1) if self.policy.kind == "prompt" else None
         self._stream = Stream(self._pins, ends, remembers=remembers)
-        rule = Rule(self.policy, None, self.frame, self._pins.most)
+        # A key is rotated once where no later query sees it at another distance or with other frequencies.
+        steady = self.frame == "slots" or anatomy.stretches_past is None
+        moves = self.policy.kind != "position" and self.frame == "slots"
+        turned = steady and not moves and "keys" not in self.policy.needs
+        rule = Rule(self.policy, None, self.frame, self._pins.most, turned)
         common = Ledger(rule, heads=1, shared=True)
         windows: dict[int, Ledger] = {}
         self._layers: list[BoundedLayer] = []
         in_bytes = self._budget is not None and self._budget.kind == "bytes"
         for facts in anatomy.layers:
             if facts.sliding is not None:
-                own = Rule(Window(), facts.sliding, "original", 0)
+                own = Rule(Window(), facts.sliding, "original", 0, steady)
                 ledger = windows.setdefault(facts.sliding, Ledger(own, heads=1, shared=True))
             elif self.policy.kind == "position":
                 ledger = common
@@ -220,7 +225,7 @@ class BoundedCache(Cache):
         facts, held = self._layers[layer].facts, self._layers[layer].ledger.origins
         if held is None:
             return torch.empty(self._stream.batch or 0, facts.kv_heads, 0, dtype=torch.int64)
-        return held.long().expand(-1, facts.kv_heads, -1)
+        return held.long().sort(-1).values.expand(-1, facts.kv_heads, -1)
 
     def nbytes(self) -> int:
         """Bytes of every storage the cache owns: keys, values, origins, and the few bytes of a row's bookkeeping."""
@@ -286,6 +291,7 @@ class BoundedCache(Cache):
             raise CacheError(
                 f"{self._stream.uncommitted} tokens may still be taken back: crop(0) commits them, then save"
             )
+        in_order(self._layers)
         snapshot.save(self, path)
 
     @classmethod
@@ -334,7 +340,7 @@ class BoundedCache(Cache):
             )
         stream.under_way = True
         return Forward(
-            self._layers, stream, index, length=self._length(), nbytes=self.nbytes(), done=self._done
+            self._layers, stream, index, length=self._length(), nbytes=self.nbytes, done=self._done
         )
 
     def _check_positions(self, positions: Tensor | None, index: Tensor, held: int) -> None:
@@ -409,6 +415,7 @@ class BoundedCache(Cache):
             raise ValueError(
                 f"crop({tokens_to_remove}): give a negative count of tokens to remove from the end"
             )
+        in_order(self._layers)
         remove = -tokens_to_remove
         if remove > stream.columns:
             raise CacheError(f"cannot crop {remove} tokens: only {stream.columns} were fed")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkpin.cache.ledger import Rule
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import View
+from sinkpin.policies.base import Ranked, View
 from sinkpin.policies.pins import met, pinned
 
 Fields = Callable[[Tensor, Tensor, int], dict[str, Any]]
@@ -182,6 +182,20 @@ def _checked(rule: Rule, view: View, n: int) -> Tensor:
             f"keep() must return {n} distinct indices for each row and head"
         )
     return chosen
+
+
+def dropped(rule: Rule, view: View) -> Tensor:
+    """The one candidate that goes, int64 `[rows, kv_heads]`, where one is too many: what `keep` would leave out."""
+    policy, n = rule.policy, view.candidates - 1
+    if isinstance(policy, Ranked) and type(policy).keep is Ranked.keep:
+        scores = policy.scores(view, n)
+        if not isinstance(scores, Tensor) or scores.shape != view.origins.shape:
+            raise PolicyError(
+                f"policy {policy!r} returned {_described(scores)} from scores(): it must be {list(view.origins.shape)}, "
+                "a number for each candidate"
+            )
+        return scores.argmin(-1)  # of equal ones the first, which is the oldest
+    return n * (n + 1) // 2 - _checked(rule, view, n).sum(-1)
 
 
 def _described(answer: object) -> str:

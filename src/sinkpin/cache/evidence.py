@@ -18,6 +18,7 @@ from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring, block_size
 from sinkpin.cache.anatomy import LayerAnatomy
 from sinkpin.cache.ragged import opened, packed
+from sinkpin.cache.storage import placed, writable
 from sinkpin.policies.base import Policy, QueryStatistics
 
 OF_QUERIES = frozenset({"mass", "recent", "queries"})
@@ -26,7 +27,7 @@ OF_QUERIES = frozenset({"mass", "recent", "queries"})
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a layer chooses: its pool of entries and what lies in it, keys unrotated; `now`: real tokens per row."""
+    """Where a layer chooses: its pool of entries and what lies in it, as stored; `now`: real tokens per row."""
 
     plan: Causal
     keys: Tensor
@@ -38,7 +39,7 @@ class Scene:
     def turned(self) -> Tensor:
         """The keys at their positions in the cache's frame. Attention counts positions from the newest entry, since only
         differences matter to it; a policy that looks at single channels needs them to stay."""
-        if self.rotary is None:
+        if self.rotary is None or self.plan.turned:
             return self.keys.float()
         return self.rotary.rotate(self.keys, self.rotary.tables(self.plan.absolute))
 
@@ -58,6 +59,7 @@ class Evidence:
 
     def clear(self) -> None:
         self.mass: Tensor | None = None
+        self._own: Tensor | None = None  # of the entry that has just come, until it has a place
         self.tail: Tensor | None = None
         self.moments: list[Tensor] = []
         self.waiting: Tensor | None = None
@@ -145,9 +147,30 @@ class Evidence:
             mean=mean,
             covariance=covariance,
             rotate=rotate,
-            positions=_of_query_heads(scene.plan.absolute[rows].amax(-1), mean.shape[1]),
+            positions=_of_query_heads(scene.plan.newest[rows], mean.shape[1]),
             scaling=scene.scoring.scale,
         )
+
+    # one new token at a time
+
+    def after_one(self, paid: Tensor, order: Tensor) -> dict[str, Any]:
+        """The fields of a `View` of the slots `order [batch, heads, candidates]`, after one query that paid `paid [batch,
+        kv_heads, entries + 1]` to what is held and to its own entry, which comes last."""
+        fields: dict[str, Any] = {}
+        if "mass" in self.needs:
+            assert self.mass is not None, "mass was not gathered"
+            self._own = paid[..., -1:]
+            self.mass = writable(self.mass).add_(paid[..., :-1])
+            everything = torch.cat((self.mass, self._own), dim=-1)
+            fields["mass"] = _over(everything, order.shape[1]).gather(-1, order)
+        if "recent" in self.needs:
+            fields["recent"] = _over(paid, order.shape[1]).gather(-1, order)[:, :, None]
+        return fields
+
+    def swap(self, slot: Tensor) -> None:
+        """The new entry took the place of that at `slot [batch, heads, 1]`; one past the last: it was let go itself."""
+        if self.mass is not None and self._own is not None:
+            self.mass, self._own = placed(self.mass, slot.to(self.mass.device), self._own), None
 
     # moving with the entries and rows
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sinkpin.attention.scores import Scoring
+from sinkpin.cache import step
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger, Plan, held
 from sinkpin.cache.stream import Stream
@@ -18,7 +19,7 @@ from sinkpin.errors import CacheError, InputError
 
 class Forward:
     """`index`: int64 `[batch, new]`, the new tokens' indices, -1 for padding. `length`: the text length that rotary
-    frequencies are for. `nbytes`: what the cache owns at the start. `done(complete)` is called once, at the exit."""
+    frequencies are for. `nbytes()`: what the cache owns. `done(complete)` is called once, at the exit."""
 
     def __init__(
         self,
@@ -27,11 +28,14 @@ class Forward:
         index: Tensor,
         *,
         length: int,
-        nbytes: int,
+        nbytes: Callable[[], int],
         done: Callable[[bool], None],
     ) -> None:
-        self.layers, self.stream, self.index, self.length, self.nbytes = layers, stream, index, length, nbytes
+        self.layers, self.stream, self.index, self.length = layers, stream, index, length
         self._done = done
+        self._steps = step.plan({layer.ledger for layer in layers}, stream, index, length)
+        step.in_order([layer for layer in layers if layer.ledger not in self._steps])
+        self.nbytes = nbytes()
         self._plans: dict[Ledger, Plan] = {}
         self._slots: dict[Ledger, Tensor | None] = {}
         self._origins: dict[Ledger, tuple[Tensor, bool]] = {}
@@ -41,6 +45,8 @@ class Forward:
         """Attention of one layer, and the eviction that follows it. `q [batch, heads, new, key_dim]`, unrotated."""
         layer = self.layers[module.layer_idx]  # type: ignore[index]
         ledger = layer.ledger
+        if ledger in self._steps:
+            return self._step(layer, q, k, v, _scoring(q, given)), None
         plan = self._plan(ledger)
         before = layer.nbytes()
         out = layer.attend(plan, q, k, v, self.length, _scoring(q, given))
@@ -55,6 +61,13 @@ class Forward:
             del self._plans[ledger]
         self._attended.add(layer.facts.index)
         return out, None
+
+    def _step(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        """As `attend`, where one entry takes the place of another: nothing grows."""
+        layer.take(k, v, scoring)
+        out = self._steps[layer.ledger].attend(layer, q, k, v, scoring)
+        self._attended.add(layer.facts.index)
+        return out.transpose(1, 2).to(q.dtype)
 
     @property
     def has_begun(self) -> bool:
@@ -78,6 +91,9 @@ class Forward:
         """What was decided becomes so, and the cache hears whether every layer was attended to."""
         for ledger, (origins, ragged) in self._origins.items():
             ledger.hold(origins, ragged=ragged)
+        for ledger, taken in self._steps.items():
+            taken.finish()
+            self.stream.evicted = True
         self._plans.clear()
         left_out = len(self.layers) - len(self._attended)
         self._done(not failed and not left_out)

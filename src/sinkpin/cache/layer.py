@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from sinkpin.attention.causal import Causal, Mass
+from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring
 from sinkpin.cache.anatomy import LayerAnatomy
 from sinkpin.cache.choice import choose
@@ -57,6 +58,30 @@ class BoundedLayer(CacheLayerMixin):
 
         `length` is the text length that rotary frequencies are for.
         """
+        self.take(keys, values, scoring)
+        self.open()
+        rotary = self.rotary(length)
+        if rotary is not None and self.ledger.rule.turned:
+            stored = rotary.rotate(keys, plan.attention.of_new(rotary)).to(keys.dtype)
+        else:
+            stored = keys
+        self.storage.append(stored, values)
+        held = self.storage.read()
+        if isinstance(plan.attention, Causal):
+            counts = "mass" in self.evidence.needs and not self.stream.recording
+            mass = Mass() if counts else None
+            out = plan.attention.attend(q, *held, rotary, scoring, mass)
+            if self.stream.recording:
+                self.evidence.wait(q)
+            else:
+                self.evidence.count(plan.attention, q, mass.received if mass else None, self._looks_back())
+        else:
+            out = plan.attention.attend(q, *held, rotary, scoring)
+        self.storage.settle()
+        return out.transpose(1, 2).to(q.dtype).contiguous()
+
+    def take(self, keys: Tensor, values: Tensor, scoring: Scoring) -> None:
+        """The entries that `update` announced have come to attention. Raises `CacheError` if they are others."""
         if self.incoming is None or self.incoming[0] is not keys or self.incoming[1] is not values:
             raise CacheError(
                 f"layer {self.facts.index} did not bring the keys it just put into the cache to attention (gradient "
@@ -73,22 +98,9 @@ class BoundedLayer(CacheLayerMixin):
                 f"this cache holds {self.storage.keys.dtype} and was given {keys.dtype}: the model's precision changed; "
                 "reset() the cache and feed the text again"
             )
-        self.open()
-        self.storage.append(keys, values)
-        rotary = None if self.facts.rotary is None else self.facts.rotary(length)
-        held = self.storage.read()
-        if isinstance(plan.attention, Causal):
-            counts = "mass" in self.evidence.needs and not self.stream.recording
-            mass = Mass() if counts else None
-            out = plan.attention.attend(q, *held, rotary, scoring, mass)
-            if self.stream.recording:
-                self.evidence.wait(q)
-            else:
-                self.evidence.count(plan.attention, q, mass.received if mass else None, self._looks_back())
-        else:
-            out = plan.attention.attend(q, *held, rotary, scoring)
-        self.storage.settle()
-        return out.transpose(1, 2).to(q.dtype).contiguous()
+    def rotary(self, length: int) -> Rotary | None:
+        """This layer's rotation in a text of `length` tokens, if it has one."""
+        return None if self.facts.rotary is None else self.facts.rotary(length)
 
     def choose(self, plan: Plan, stream: Stream, length: int) -> Tensor | None:
         """What stays of the pool, see `choice.choose`; evidence that waited for a crop is counted first."""
@@ -96,7 +108,7 @@ class BoundedLayer(CacheLayerMixin):
         moment = stream.moment()
         if not isinstance(plan.attention, Causal) or stream.real is None or self.scoring is None:
             return choose(rule, plan.pool, plan.new, moment, self.facts.index, _nothing)
-        rotary = None if self.facts.rotary is None else self.facts.rotary(length)
+        rotary = self.rotary(length)
         scene = Scene(plan.attention, *self.storage.read(), rotary, self.scoring, stream.real)
         self.evidence.accept(scene, self._looks_back())
         slots = choose(
@@ -127,6 +139,11 @@ class BoundedLayer(CacheLayerMixin):
             self.storage.pack(slots >= 0, self.ledger.total)
             self.evidence.pack(slots >= 0, self.ledger.total)
             self.is_open = False
+
+    def reorder(self, slots: Tensor) -> None:
+        """Hold the same entries in the order of `slots [batch, heads, kept]`."""
+        self.storage.gather(slots, empties=False)
+        self.evidence.gather(slots)
 
     def trim(self, entries: int) -> None:
         """Forget the newest `entries`."""
@@ -167,7 +184,7 @@ class BoundedLayer(CacheLayerMixin):
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
-        """What is stored: unrotated."""
+        """What is stored: unrotated, or rotated once to the index in the text, as the ledger's rule says."""
         return self.storage.keys
 
     @property

@@ -13,18 +13,21 @@ from torch import Tensor
 from sinkpin.attention.banded import Band
 from sinkpin.attention.causal import Causal
 from sinkpin.cache.ragged import opened, packed
+from sinkpin.cache.storage import placed, writable
 from sinkpin.policies.base import Frame, Policy
 from sinkpin.policies.pins import met, pinned
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How many entries a layer may hold and who chooses: `budget` None is unbounded; `pins` is the most in any row."""
+    """How many entries a layer may hold and who chooses: `budget` None is unbounded; `pins` is the most in any row.
+    `turned`: keys are stored rotated, once, to their index in the text (see `docs/design/seam.md`)."""
 
     policy: Policy
     budget: int | None
     frame: Frame
     pins: int
+    turned: bool
 
     @property
     def across_heads(self) -> bool:
@@ -34,7 +37,8 @@ class Rule:
 
 class Ledger:
     """Origins int32 `[batch, 1 or kv_heads, kept]`: each entry's index among its row's real tokens, ascending, with
-    empty slots (-1) first. One head where all KV heads hold the same."""
+    empty slots (-1) first. One head where all KV heads hold the same. While single tokens come in (`step`) a new entry
+    lies where the evicted one lay, and `in_order` is False until somebody needs the order."""
 
     def __init__(self, rule: Rule, heads: int, *, shared: bool) -> None:
         self.rule = rule
@@ -44,6 +48,7 @@ class Ledger:
 
     def clear(self) -> None:
         self._held: Tensor | None = None
+        self.in_order = True
         self.counts: Tensor | None = None
         """Entries `[batch, kv_heads]` of each head, once heads hold different numbers; what is held is then packed."""
 
@@ -70,6 +75,28 @@ class Ledger:
         """Hold `origins [batch, heads, kept]`, packed where heads differ in number."""
         self.counts = (origins >= 0).sum(-1, dtype=torch.int32) if ragged else None
         self._held = packed(origins, origins >= 0, self.total) if ragged else origins
+
+    def replace(self, slot: Tensor, origins: Tensor) -> None:
+        """The entries at `slot [batch, heads, 1]` gave way to new ones with `origins`, of the same shape."""
+        assert self._held is not None
+        self._held = writable(self._held).scatter_(-1, slot, origins.to(self._held.dtype))
+        self.in_order = False
+
+    def swap(self, slot: Tensor, origins: Tensor) -> None:
+        """As `replace`; where `slot` is one past the last, the new entry is the one that is not held."""
+        assert self._held is not None
+        self._held = placed(writable(self._held), slot, origins.to(self._held.dtype))
+        self.in_order = False
+
+    def order(self) -> Tensor:
+        """Slots `[batch, heads, kept]` in the order of what lies there."""
+        assert self._held is not None
+        return self._held.argsort(-1)
+
+    def restore_order(self, order: Tensor) -> None:
+        assert self._held is not None
+        self._held = self._held.gather(-1, order)
+        self.in_order = True
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Every tensor owned."""
@@ -114,6 +141,7 @@ class Plan:
         new, entries = index.shape[1] + waited, self.pool.shape[-1]
         self.new = new
         rule = ledger.rule
+        assert ledger.in_order
         ranked = rule.frame == "slots"
         self.attention: Band | Causal
         if rule.policy.kind == "position" and rule.budget is not None and entries > rule.budget and new:
@@ -127,10 +155,12 @@ class Plan:
                 pins=rule.pins,
                 budget=rule.budget,
                 ranked=ranked,
+                turned=rule.turned,
                 gaps=gaps,
             )
         else:
-            self.attention = Causal(self.pool, new, ranked=ranked, dense=not padded and ledger.counts is None)
+            dense = not padded and ledger.counts is None
+            self.attention = Causal(self.pool, new, ranked=ranked, turned=rule.turned, dense=dense)
 
 
 def held(pool: Tensor, slots: Tensor | None) -> Tensor:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sinkpin.cache.bounded import BoundedCache
     from sinkpin.policies.base import Policy
 
-SCHEMA = 1
+SCHEMA = 2
 _SAMPLE = 64  # rows of the embedding that tell two models of one configuration apart
 
 

@@ -1,7 +1,7 @@
 """Where one layer's keys and values lie: append, gather, read.
 
 This is the plain kind, two dense tensors. Quantised or tiered kinds need the same few methods and nothing else would
-change. Keys are stored as they came, unrotated. Not covered: which entry is which token (`ledger`).
+change. Not covered: which entry is which token (`ledger`), and whether keys are rotated (`layer`).
 """
 
 import torch
@@ -33,7 +33,7 @@ class Storage:
         self.keys, self.values = keys.detach(), values.detach()
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Everything held, keys unrotated."""
+        """Everything held."""
         assert self.keys is not None and self.values is not None, "read before append"
         return self.keys, self.values
 
@@ -44,6 +44,20 @@ class Storage:
         """
         keys, values = self.read()
         self.keys, self.values = _taken(keys, slots, empties), _taken(values, slots, empties)
+
+    def put(self, slot: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write one new entry `[batch, kv_heads, 1, …]` over the one at `slot [1]`, the same in all rows and heads."""
+        old_keys, old_values = self.read()
+        slot = slot.to(old_keys.device)
+        self.keys = writable(old_keys).index_copy_(2, slot, keys)
+        self.values = writable(old_values).index_copy_(2, slot, values)
+
+    def swap(self, slot: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write one new entry over those at `slot [batch, 1 or kv_heads, 1]`, and nothing where that is one past the last."""
+        old_keys, old_values = self.read()
+        slot = slot.to(old_keys.device)
+        self.keys = placed(writable(old_keys), slot, keys)
+        self.values = placed(writable(old_values), slot, values)
 
     def pack(self, valid: Tensor, total: int) -> None:
         """Between forwards: lay the valid entries of unequal heads behind one another."""
@@ -75,6 +89,22 @@ class Storage:
     def named_tensors(self) -> dict[str, Tensor]:
         """Every tensor owned."""
         return {} if self.keys is None or self.values is None else {"keys": self.keys, "values": self.values}
+
+
+def placed(x: Tensor, slot: Tensor, new: Tensor) -> Tensor:
+    """`x [batch, heads, entries, …]` with `new [batch, heads, 1, …]` at `slot [batch, 1 or heads, 1]`, in place; a slot
+    one past the last is nowhere."""
+    slot = slot.expand(-1, x.shape[1], -1)
+    at = slot.clamp(max=x.shape[2] - 1)
+    nowhere = slot != at
+    if x.ndim > 3:
+        at, nowhere = at[..., None].expand_as(new), nowhere[..., None]
+    return x.scatter_(2, at, torch.where(nowhere, x.gather(2, at), new))
+
+
+def writable(x: Tensor) -> Tensor:
+    """`x`, or a copy where `x` was made under `torch.inference_mode()`, which torch lets nobody change outside it."""
+    return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
 
 def _taken(x: Tensor, slots: Tensor, empties: bool) -> Tensor:

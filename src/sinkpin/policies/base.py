@@ -98,6 +98,17 @@ class Policy:
         return budget
 
 
+class Ranked(Policy):
+    """A policy that gives each candidate a score and keeps the highest; of equal ones the newer."""
+
+    def scores(self, view: View, n: int) -> Tensor:
+        """`[rows, kv_heads, candidates]`, of which the `n` highest are to stay."""
+        raise NotImplementedError(f"{type(self).__name__} has no scores(view, n)")
+
+    def keep(self, view: View, n: int) -> Tensor:
+        return highest(self.scores(view, n), n)
+
+
 def highest(scores: Tensor, n: int) -> Tensor:
     """Indices `[..., n]` of the `n` highest `scores [..., m]`; of equal scores the newer (later) one.
 

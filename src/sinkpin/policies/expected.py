@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Need, Policy, QueryStatistics, View, highest
+from sinkpin.policies.base import Need, QueryStatistics, Ranked, View
 
 
 @dataclass(frozen=True)
-class Expected(Policy):
+class Expected(Ranked):
     """`future`: over how many positions to come the rotation is averaged. `epsilon`: added to the expected attention
     before the norms of the values weigh in."""
 
@@ -73,9 +73,6 @@ class Expected(Policy):
             log_attention = log_attention.logaddexp(torch.full_like(log_attention, math.log(self.epsilon)))
         # In logarithms, which order alike: most of a sharp softmax is zero in fp32, and zeros have no order.
         return log_attention + values.float().norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny).log()
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)
 
     def _expected_queries(self, queries: QueryStatistics) -> tuple[Tensor, Tensor]:
         """Mean `[rows, heads, d]` and covariance `[rows, heads, d, d]` of the queries to come."""

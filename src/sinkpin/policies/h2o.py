@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Need, Policy, View, highest
+from sinkpin.policies.base import Need, Ranked, View
 
 
 @dataclass(frozen=True)
-class H2O(Policy):
+class H2O(Ranked):
     """`normalize`: divide by the number of queries that could see the key. `recent`: the newest entries' share."""
 
     normalize: bool = False
@@ -58,6 +58,3 @@ class H2O(Policy):
         recent = n - self.heavy(n)
         scores[..., view.candidates - recent :] = torch.inf
         return scores
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)

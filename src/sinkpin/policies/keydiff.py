@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sinkpin.policies.base import Need, Policy, View, highest
+from sinkpin.policies.base import Need, Ranked, View
 
 
 @dataclass(frozen=True)
-class KeyDiff(Policy):
+class KeyDiff(Ranked):
     """`rotated`: compare the keys with their rotation, as the paper does, or without."""
 
     rotated: bool = True
@@ -46,6 +46,3 @@ class KeyDiff(Policy):
         unit = F.normalize(keys.float(), dim=-1)
         anchor = F.normalize(unit.mean(dim=-2, keepdim=True), dim=-1)
         return -(unit * anchor).sum(-1)
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)

@@ -33,14 +33,14 @@ import torch
 from torch import Tensor
 
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Need, Policy, View, highest
+from sinkpin.policies.base import Need, Ranked, View
 
 LAG = 128
 """Entries in a block, where the room allows it."""
 
 
 @dataclass(frozen=True)
-class LagKV(Policy):
+class LagKV(Ranked):
     """`lag`: entries in a block. `across`: compare scores between blocks instead of taking the same share of each.
     `rotated`: take the keys with their rotation, as the authors do, or without."""
 
@@ -85,9 +85,6 @@ class LagKV(Policy):
         out = torch.full(view.origins.shape, torch.inf, device=keys.device)
         out[..., : (blocks - 1) * lag] = scores.flatten(-2).float()
         return out
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)
 
 
 def _standing_out(x: Tensor, lag: int, blocks: int) -> Tensor:

@@ -47,6 +47,11 @@ class Pins:
         return cls(tuple(_merge(first + [_span(s) for s in row]) for row in lists), per_row)
 
     @property
+    def alike(self) -> bool:
+        """Whether all rows have the same pins."""
+        return all(row == self.rows[0] for row in self.rows)
+
+    @property
     def most(self) -> int:
         """The most entries that any row pins."""
         return max(sum(stop - start for start, stop in row) for row in self.rows)

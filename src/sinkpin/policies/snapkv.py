@@ -30,14 +30,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Kind, Need, Policy, View, highest
+from sinkpin.policies.base import Kind, Need, Ranked, View
 
 WINDOW = 32
 """Queries that choose, where the room allows it."""
 
 
 @dataclass(frozen=True)
-class SnapKV(Policy):
+class SnapKV(Ranked):
     """`window_size`: how many of the last queries choose, and how many of the newest entries stay. `kernel`: how many
     neighbours are pooled over, an odd number (1: no pooling). `pool`: "max" or "avg"."""
 
@@ -87,6 +87,3 @@ class SnapKV(Policy):
         else:
             pooled = F.avg_pool1d(received, self.kernel, stride=1, padding=pad, count_include_pad=False)
         return F.pad(pooled, (0, view.candidates - older), value=torch.inf)
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)

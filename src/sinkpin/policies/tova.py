@@ -19,11 +19,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sinkpin.policies.base import Need, Policy, View, highest
+from sinkpin.policies.base import Need, Ranked, View
 
 
 @dataclass(frozen=True)
-class TOVA(Policy):
+class TOVA(Ranked):
     """The entries to which the newest query, averaged over all heads of the layer, pays most."""
 
     name: ClassVar[str] = "tova"
@@ -38,6 +38,3 @@ class TOVA(Policy):
         """fp32 `[rows, 1, candidates]`: the view comes with one head, averaged over all."""
         assert view.recent is not None, "tova needs the last query's attention"
         return view.recent[..., -1, :].float()
-
-    def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)

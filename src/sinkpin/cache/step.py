@@ -1,0 +1,221 @@
+"""One new token in every row, into layers that are full: what goes makes room in place, nothing else moves.
+
+This is decoding in its steady state, where a cache spends its life. Nothing is copied, appended or sorted that need
+not be; no host waits for a device. Which entries are seen and which one goes is what `ledger` and `choice` say, at
+equal scores too. Entries then no longer lie in the order of the text; `in_order` restores it for everything else.
+
+Not covered, and left to `ledger.Plan`: several tokens at once, padding, rollback, gradients, heads that share a budget,
+and policies that read keys, values or all queries.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sinkpin.attention.rope import Rotary
+from sinkpin.attention.scores import Scoring, summed
+from sinkpin.cache.choice import dropped
+from sinkpin.cache.layer import BoundedLayer
+from sinkpin.cache.ledger import Ledger
+from sinkpin.cache.stream import Stream
+from sinkpin.policies.base import View
+from sinkpin.policies.pins import Span
+
+_SINGLE = frozenset({"mass", "recent"})
+"""Evidence that one query gives by itself."""
+_LATE = torch.iinfo(torch.int32).max
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The new token: its `index`, int64 `[batch, 1]`, `at` as a number, the same in all rows, as are the `spans` of pins.
+    `length` is the text length that rotary frequencies are for."""
+
+    index: Tensor
+    at: int
+    spans: tuple[Span, ...]
+    length: int
+    _tables: dict[tuple[Rotary, int | None], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def tables(self, rotary: Rotary, last: int | None) -> tuple[Tensor, Tensor]:
+        """cos and sin `[2, 1, 1, 1, rotary_dim / 2]` of the token's index and of the last rank; made once for all
+        layers. `[1, …]`, of its index alone, where `last` is None."""
+        if (rotary, last) not in self._tables:
+            where = torch.tensor([self.at] if last is None else [self.at, last], device=self.index.device)
+            self._tables[rotary, last] = rotary.tables(where[:, None, None, None])
+        return self._tables[rotary, last]
+
+    def pins(self, ledger: Ledger) -> tuple[Span, ...]:
+        return self.spans if ledger.rule.pins else ()
+
+
+class Step(Protocol):
+    """One ledger's share of a step."""
+
+    def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        """Outputs `[batch, heads, 1, value_dim]` of unrotated `q`, `k`; the layer holds the new entry afterwards."""
+        ...
+
+    def finish(self) -> None:
+        """Every layer was attended to: the ledger says so."""
+        ...
+
+
+def plan(ledgers: Iterable[Ledger], stream: Stream, index: Tensor, length: int) -> dict[Ledger, Step]:
+    """A step for each ledger that can take one."""
+    alike = not stream.padded and stream.pins.alike
+    if index.shape[1] != 1 or not alike or stream.recording or torch.is_grad_enabled():
+        return {}
+    arrival = Arrival(index, stream.columns - 1, stream.pins.rows[0], length)
+    found: dict[Ledger, Step] = {}
+    for ledger in ledgers:
+        rule = ledger.rule
+        if rule.budget is None or ledger.kept != rule.budget or rule.across_heads:
+            continue
+        if rule.policy.kind == "position" and rule.turned:
+            found[ledger] = Slide(ledger, arrival)
+        elif rule.policy.kind == "scored" and rule.policy.needs <= _SINGLE:
+            if rule.turned or rule.frame == "slots":
+                found[ledger] = Swap(ledger, arrival)
+    return found
+
+
+def in_order(layers: Sequence[BoundedLayer]) -> None:
+    """Let entries lie in the order of the text again."""
+    orders: dict[Ledger, Tensor] = {}
+    for layer in layers:
+        ledger = layer.ledger
+        if not ledger.in_order:
+            if ledger not in orders:
+                orders[ledger] = ledger.order()
+            layer.reorder(orders[ledger])
+    for ledger, order in orders.items():
+        ledger.restore_order(order)
+
+
+class Slide:
+    """Pins and the most recent: the oldest unpinned entry goes, the same in every layer, head and row."""
+
+    def __init__(self, ledger: Ledger, arrival: Arrival) -> None:
+        self.ledger, self.arrival = ledger, arrival
+        rule = ledger.rule
+        assert rule.budget is not None and ledger.origins is not None
+        held, spans = ledger.origins[0, 0], arrival.pins(ledger)
+        self.slot = torch.where(_pinned(spans, held), _LATE, held).argmin(-1, keepdim=True)
+        self.origins = held.index_copy(0, self.slot, arrival.index[0].to(held.dtype))
+        self.pins = _met(spans, arrival.at)
+        self.last = rule.budget - 1 if rule.frame == "slots" and self.pins else None
+        if self.last is not None:
+            early = torch.where(_pinned(spans, self.origins), self.origins, _LATE)
+            self.pin_slots = early.argsort(-1)[: self.pins]
+            index = self.origins[self.pin_slots]
+            rank = torch.arange(self.pins, device=held.device)
+            self.to_rank = rank - index
+            # A pin's distance grows until the unpinned entries after it fill the window, see `banded`.
+            self.saturated = arrival.at + self.to_rank >= self.last
+            self.ahead_of_last = rank - self.last
+        self._to_rank: dict[Rotary, tuple[Tensor, Tensor]] = {}
+
+    def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        rotary = layer.rotary(self.arrival.length)
+        near = far = q.float()
+        if rotary is not None:
+            k, near, far = _rotated(q, k, rotary, self.arrival.tables(rotary, self.last))
+        layer.storage.put(self.slot, k, v)
+        keys, values = layer.storage.read()
+        slopes = scoring.slopes is not None
+        ahead = (self.origins - self.arrival.at) if slopes else None
+        scores = scoring.scores(near, keys.float(), ahead)
+        if self.last is not None and (rotary is not None or slopes):
+            pins = keys.index_select(2, self.pin_slots).float()
+            if rotary is not None:
+                if rotary not in self._to_rank:
+                    self._to_rank[rotary] = rotary.tables(self.to_rank)
+                pins = rotary.rotate(pins, self._to_rank[rotary])
+            moved = scoring.scores(far, pins, self.ahead_of_last)
+            still = scores.index_select(-1, self.pin_slots)
+            scores.index_copy_(-1, self.pin_slots, torch.where(self.saturated, moved, still))
+        return summed(scoring.weights(scores), values.float())
+
+    def finish(self) -> None:
+        self.ledger.replace(self.slot.expand(self.arrival.index.shape[0], 1)[..., None], self.arrival.index[:, None])
+
+
+class Swap:
+    """The policy's choice: of everything held and the new entry, the one it would rather lose, in each head."""
+
+    def __init__(self, ledger: Ledger, arrival: Arrival) -> None:
+        self.ledger, self.arrival = ledger, arrival
+
+    def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        ledger, arrival = self.ledger, self.arrival
+        rotary, origins = layer.rotary(arrival.length), ledger.origins
+        assert origins is not None
+        held = origins.shape[-1]
+        keys, values = layer.storage.read()
+        near, own, stored = q.float(), k.float(), k
+        keys, ranks = keys.float(), None
+        if rotary is not None and ledger.rule.turned:
+            stored, near, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
+            own = stored.float()
+        elif ledger.rule.frame == "slots":
+            ranks = origins.argsort(-1).argsort(-1)
+            if rotary is not None:
+                cos, sin = rotary.up_to(held + 1, keys.device)
+                keys = rotary.rotate(keys, (cos[ranks], sin[ranks]))
+                near, own = (rotary.rotate(x, (cos[held:], sin[held:])) for x in (q, k))
+        ahead = None
+        if scoring.slopes is not None:
+            ahead = (ranks - held if ranks is not None else origins - arrival.at)[:, :, None, None]
+        here = None if ahead is None else torch.zeros_like(ahead[..., :1])
+        scores = (scoring.scores(near, keys, ahead), scoring.scores(near, own, here))
+        weights = scoring.weights(torch.cat(scores, dim=-1))
+        out = summed(weights[..., :held], values.float()) + summed(weights[..., held:], v.float())
+        slot = self._slot(layer, origins, weights.mean(2)[:, :, 0])
+        layer.storage.swap(slot, stored, v)
+        layer.evidence.swap(slot)
+        ledger.swap(slot, arrival.index[:, None])
+        return out
+
+    def _slot(self, layer: BoundedLayer, origins: Tensor, paid: Tensor) -> Tensor:
+        """The slot `[batch, heads, 1]` of the entry that goes; one past the last is the new entry's own."""
+        arrival, spans = self.arrival, self.arrival.pins(self.ledger)
+        own = arrival.index[:, None].to(origins.dtype).expand(-1, origins.shape[1], -1)
+        everything = torch.cat((origins, own), dim=-1)
+        loose = torch.where(_pinned(spans, everything), -1, everything) if spans else everything
+        order = loose.argsort(-1)[..., _met(spans, arrival.at) :]
+        view = View(
+            layer=layer.facts.index,
+            origins=everything.gather(-1, order).long(),
+            seen=arrival.at + 1,
+            **layer.evidence.after_one(paid, order),
+        )
+        return order.gather(-1, dropped(self.ledger.rule, view)[..., None])
+
+    def finish(self) -> None:
+        """Said already, layer by layer."""
+
+
+def _pinned(spans: tuple[Span, ...], index: Tensor) -> Tensor:
+    held = torch.zeros_like(index, dtype=torch.bool)
+    for start, stop in spans:
+        held = held | ((index >= start) & (index < stop))
+    return held
+
+
+def _met(spans: tuple[Span, ...], at: int) -> int:
+    """How many pins have an index of at most `at`."""
+    return sum(max(0, min(stop, at + 1) - start) for start, stop in spans)
+
+
+def _rotated(
+    q: Tensor, k: Tensor, rotary: Rotary, tables: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`k` at the first position, as it is stored, and `q` at the first and at the last, fp32: all in one go."""
+    both = torch.cat((k, q), dim=1)
+    turned = rotary.rotate(both.expand(len(tables[0]), *both.shape), tables)
+    heads = k.shape[1]
+    return turned[0, :, :heads].to(k.dtype), turned[0, :, heads:], turned[-1, :, heads:]
