@@ -100,7 +100,7 @@ class Causal:
             return self._fused(rotated_q.to(q.dtype), at_place, values, scoring.scale)
         rotated_keys = self.rotated(keys, rotary)
         values = values.float()
-        received = rotated_q.new_zeros(q.shape[0], kv_heads, entries)
+        received = torch.zeros(q.shape[0], kv_heads, entries, device=q.device)
         # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.
         outputs = rotated_q.new_empty(*q.shape[:3], values.shape[-1])
         block = block_size(q.shape[1], entries)
@@ -110,7 +110,7 @@ class Causal:
             weights = self.weights(rotated_q[:, :, start:stop], rotated_keys[:, :, :seen], scoring)
             outputs[:, :, start:stop] = summed(weights, values[:, :, :seen])
             if mass is not None:
-                received[..., :seen] += self.paid(weights).sum(-2)
+                received[..., :seen] += self.paid(weights.detach()).sum(-2)
         if mass is not None:
             mass.received = received
         return outputs

@@ -104,6 +104,8 @@ class BoundedCache(Cache):
         for note in anatomy.notes:
             self._note(note)
         self._tokens: int | None = None
+        self._of_budget: list[str] = []  # notes that go with the budget
+        self._precision = self.door.precision
         self._broken = False
         remembers = not OF_QUERIES.isdisjoint(self.policy.needs)
         # Without a length, the prompt is what the first forward brings.
@@ -134,37 +136,43 @@ class BoundedCache(Cache):
     def _settle_budget(self, prompt: int | None) -> None:
         """Fix the budget in tokens, for good or, where it is a share, until `reset()`."""
         assert self._budget is not None
-        self._tokens, note = self._budget.tokens(
-            pins=self._pins.most, footprint=self.footprint, prompt=prompt
-        )
+        tokens, note = self._budget.tokens(pins=self._pins.most, footprint=self.footprint, prompt=prompt)
+        notes = [] if note is None else [note]
         trained, stretches = self.door.anatomy.trained, self.door.anatomy.stretches_past
-        if self.frame == "slots" and trained is not None and self._tokens > trained:
-            self._note(f"budget {self._tokens} is above the {trained} positions the model was trained on")
-        if self.frame == "slots" and stretches is not None and self._tokens > stretches:
-            self._note(
-                f"budget {self._tokens} is above {stretches}, where this model's rotary frequencies change: those of a "
-                f"text of {self._tokens} tokens are used from the first token on, so that all keys agree"
+        if self.frame == "slots" and trained is not None and tokens > trained:
+            notes.append(f"budget {tokens} is above the {trained} positions the model was trained on")
+        if self.frame == "slots" and stretches is not None and tokens > stretches:
+            notes.append(
+                f"budget {tokens} is above {stretches}, where this model's rotary frequencies change: those of a text "
+                f"of {tokens} tokens are used from the first token on, so that all keys agree"
             )
-        if note is not None:
-            self._note(note)
-        self._allot(self._tokens)
+        self._allot(tokens, notes)
 
-    def _allot(self, tokens: int) -> None:
-        """Tell each layer its budget: the same, unless the policy allots otherwise."""
-        self._tokens = tokens
+    def _allot(self, tokens: int, notes: Sequence[str] = ()) -> None:
+        """Tell each layer its budget: the same, unless the policy allots otherwise. Raises `PolicyError`, with nothing
+        changed, for parts that do not add up or a window that cannot hold."""
         policy, pins, indices = self.policy, self._pins.most, self.bounded_layers
-        windows: set[int] = set()
-        for number, index in enumerate(indices):
+        parts = [policy.layer_budget(number, len(indices), tokens, pins) for number in range(len(indices))]
+        if sum(parts) != tokens * len(indices) or min(parts) <= pins:
+            raise PolicyError(
+                f"policy {policy.name!r} allots {sum(parts)} entries over {len(indices)} layers, at least {min(parts)} to "
+                f"each: it must be {tokens * len(indices)}, {tokens} on average, and more than the {pins} pins; correct "
+                "its layer_budget()"
+            )
+        shared = self._layers[indices[0]].ledger.shared
+        windows = {0 if shared else policy.window(part - pins) for part in parts}
+        for index, part in zip(indices, parts, strict=True):
             ledger = self._layers[index].ledger
-            share = policy.layer_budget(number, len(indices), tokens, pins)
-            ledger.rule = replace(ledger.rule, budget=share)
-            # Raises here, not in a forward, where an explicit window cannot hold.
-            windows.add(0 if ledger.shared else policy.window(share - pins))
+            ledger.rule = replace(ledger.rule, budget=part)
+        self._tokens = tokens
+        said = list(notes)
         if max(windows) > 1:
             spread = f"{max(windows)}" if len(windows) == 1 else f"{min(windows)} to {max(windows)}, by layer"
-            self._note(f"{policy.name}: a window of {spread}, in room for {tokens - pins} unpinned entries")
+            said.append(f"{policy.name}: a window of {spread}, in room for {tokens - pins} unpinned entries")
         if policy.kind == "prompt":
-            self._note(f"{policy.name} holds the whole prompt until it ends, whatever the budget")
+            said.append(f"{policy.name} holds the whole prompt until it ends, whatever the budget")
+        self._of_budget = [note for note in said if note not in self.notes]
+        self.notes += self._of_budget
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
@@ -318,6 +326,11 @@ class BoundedCache(Cache):
         if self._stream.under_way:
             self._broken = True  # the last one never reached the exit: it was interrupted
         self._check_usable()
+        if self.door.decoder.dtype != self._precision:
+            raise CacheError(
+                f"this cache was built for {self._precision} and the model is {self.door.decoder.dtype} now: its "
+                "frequencies and bytes are others; build a new BoundedCache(model, …)"
+            )
         before = copy.copy(self._stream.__dict__)
         stream = self._stream
         try:
@@ -349,15 +362,12 @@ class BoundedCache(Cache):
         right = positions.ndim == 2 and positions.shape[-1] == index.shape[-1]
         if right and bool(((positions.to(index.device) == index) | (index < 0)).all()):
             return
-        if (
-            right
-            and held
-            and bool((positions == torch.arange(index.shape[-1], device=positions.device)).all())
-        ):
+        steps = torch.arange(index.shape[-1], device=positions.device)
+        if right and held and bool((positions - positions[:, :1] == steps).all()):
             raise InputError(
-                f"position_ids start at 0 although {held} tokens are held: what this cache already holds would be fed a "
-                "second time; append new tokens to it (assisted generation needs them alone, with the whole mask), or "
-                "reset() the cache"
+                f"position_ids start at {int(positions[0, 0])} although {held} tokens were fed to this cache: it goes on "
+                "with its own text, so give generate all of that text with new tokens behind it (or the new ones alone, "
+                "with the whole mask), or reset() the cache for another text"
             )
         raise InputError(
             "custom position_ids: a bounded cache derives every position from what it was fed and would ignore them; "
@@ -447,6 +457,8 @@ class BoundedCache(Cache):
         decided: dict[Ledger, tuple[Tensor, Tensor | None]] = {}
         for layer in self._layers:
             ledger = layer.ledger
+            if ledger.counts is not None:  # packed, so nothing came in since it last chose
+                continue
             if ledger not in decided:
                 plan = Plan(ledger, nothing, stream.spans, stream.padded, waited)
                 decided[ledger] = plan.pool, layer.choose(plan, stream, self._length())
@@ -470,6 +482,7 @@ class BoundedCache(Cache):
         self._broken = False
         if self._budget is not None and self._budget.kind == "share" and self._prompt_length is None:
             self._tokens = None
+            self.notes = [note for note in self.notes if note not in self._of_budget]
 
     def _empty(self) -> None:
         for layer in self._layers:

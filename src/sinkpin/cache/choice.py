@@ -78,11 +78,23 @@ def _after_prompt(rule: Rule, pool: Tensor, spans: Tensor, prompt: Tensor, new: 
         old = (pool[..., : pool.shape[-1] - new] >= 0).sum(-1, keepdim=True)
         # Heads that never had to share so far may still fill up to the budget.
         total = torch.where((old > rule.budget).any(1, keepdim=True), old, old.clamp(min=rule.budget))
+        total = _levelled(total, is_pin.sum(-1, keepdim=True) + 1) if rule.across_heads else total
     room = total - is_pin.sum(-1, keepdim=True)
     chosen = chosen & (_newer(chosen) <= room - window)
     loose = loose & ~chosen
     loose = loose & (_newer(loose) <= room - chosen.sum(-1, keepdim=True))
     return _slots(is_pin | chosen | loose, None if rule.across_heads else rule.budget)
+
+
+def _levelled(total: Tensor, least: Tensor) -> Tensor:
+    """`total [batch, heads, 1]` with at least `least` everywhere: pins that are met after a layer's heads were given their
+    parts need room in each. The fullest head gives, entry by entry."""
+    total = total.clone()
+    for row, floor in zip(total[..., 0], least[..., 0], strict=True):
+        while (row < floor).any():
+            row[(row - floor).argmin()] += 1
+            row[(row - floor).argmax()] -= 1
+    return total
 
 
 def _newer(mask: Tensor) -> Tensor:

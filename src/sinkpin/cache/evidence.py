@@ -103,7 +103,7 @@ class Evidence:
             self.tail = _appended(before, q)[:, :, -rows_back:].clone() if rows_back else None
         if "queries" in self.needs:
             real = plan.real[:, :1, plan.real.shape[-1] - q.shape[2] :, None]
-            x = q.float() * real
+            x = q.detach().float() * real
             more = [real[:, 0, :, 0].sum(-1).float(), x.sum(2), x.transpose(-1, -2) @ x]
             self.moments = [a + b for a, b in zip(self.moments, more, strict=True)] if self.moments else more
 

@@ -159,7 +159,7 @@ class Plan:
                 gaps=gaps,
             )
         else:
-            dense = not padded and ledger.counts is None
+            dense = not padded and not rule.across_heads  # unequal heads have gaps, in a rollback too
             self.attention = Causal(self.pool, new, ranked=ranked, turned=rule.turned, dense=dense)
 
 

@@ -87,6 +87,11 @@ def load(path: str | Path, model: Any, policy: "Policy | None" = None) -> "Bound
         policy = resolve(written["name"], written["options"])
     elif policy.name != about["policy"]["name"]:
         raise PolicyError(f"{path} was written under policy {about['policy']['name']!r}, not {policy.name!r}")
+    elif about["policy"]["options"] is not None and about["policy"]["options"] != spelled(policy)[1]:
+        raise PolicyError(
+            f"{path} was written under {policy.name} with {about['policy']['options'] or 'its defaults'}, not "
+            f"{spelled(policy)[1] or 'its defaults'}: it would go on under another rule; leave policy= out"
+        )
     setup = about["setup"]
     rows = [[tuple(span) for span in row] for row in setup["pins"]]
     cache = BoundedCache(

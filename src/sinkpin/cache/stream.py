@@ -137,12 +137,17 @@ class Stream:
         self.longest -= columns
         self.solid -= columns
         self.uncommitted -= min(columns, self.uncommitted)
+        if self.prompt is not None and self.prompt_ends is not None:
+            ended = self.columns >= self.prompt_ends
+            self.prompt = self.prompt.minimum(self.real) if ended else None
 
     def select_rows(self, rows: Tensor) -> None:
         if self.real is not None and self.spans is not None:
             rows = rows.to(self.real.device)
             self.real, self.spans = self.real.index_select(0, rows), self.spans.index_select(0, rows)
             self.prompt = None if self.prompt is None else self.prompt.index_select(0, rows)
+            if self.padded:
+                self.longest = int(self.real.max())
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Every tensor owned."""

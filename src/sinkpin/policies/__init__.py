@@ -6,11 +6,10 @@ The table holds strings, so that names can be checked and listed without importi
 import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, get_args
 
-from sinkpin.errors import PolicyError
+from sinkpin.errors import PolicyError, SinkpinError
 
 if TYPE_CHECKING:
     from sinkpin.policies.base import Policy
@@ -49,7 +48,7 @@ def names() -> list[str]:
 def check_name(name: str) -> None:
     """Raise `PolicyError`, with the nearest name, unless `name` is in the table. Imports nothing heavy."""
     if name not in TABLE and name not in (there := table()):
-        near = difflib.get_close_matches(name, there, n=1)
+        near = difflib.get_close_matches(name.lower(), there, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise PolicyError(f"no policy is called {name!r}: {hint}there are: {', '.join(there)}")
 
@@ -73,19 +72,22 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
     """The policy object for a name with options, or the object itself (which takes no further options).
 
     Options of a policy that another one wraps are written `base.option`: `adakv:base=snapkv,base.kernel=5`.
-    Raises `PolicyError` for an unknown name or option, a value of the wrong type, or an object without `keep`.
+    Raises `PolicyError` for an unknown name or option, a value of the wrong type, a class that cannot be loaded, or
+    a policy that says of itself what the cache cannot honour (see `declared`).
     """
+    from sinkpin.policies.declared import check
+
     given = dict(options or {})
     if not isinstance(policy, str):
         if given:
             raise PolicyError(f"options {sorted(given)} with a policy object: set them on the object instead")
-        return _checked(policy)
+        check(policy)
+        return policy
     name, written = parse(policy)
     if twice := sorted(written.keys() & given.keys()):
         raise PolicyError(f"policy {policy!r}: {twice[0]} is given twice; give it once")
-    module, _, attribute = table()[name].partition(":")
-    cls = getattr(import_module(module), attribute)
-    known = {field.name: field for field in fields(cls)}
+    cls = _loaded(name)
+    known = {field.name: field for field in fields(cls) if field.init}
     wanted = written | given
     if inner := {key: wanted.pop(key) for key in list(wanted) if key.startswith("base.") and "base" in known}:
         base = wanted.get("base", known["base"].default)
@@ -96,16 +98,25 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise PolicyError(f"policy {name!r} has no option {key!r}: {has}")
         values[key] = _as_typed(name, key, value, known[key].type)
-    missing = [f.name for f in known.values() if f.default is MISSING and f.name not in values]
+    missing = [
+        f.name for f in known.values() if f.default is f.default_factory is MISSING and f.name not in values
+    ]
     if missing:
         raise PolicyError(f"policy {name!r} needs the option {missing[0]!r}: write {name}:{missing[0]}=value")
-    return _checked(cls(**values))
+    try:
+        made = cls(**values)
+    except SinkpinError:
+        raise
+    except (TypeError, ValueError) as error:  # what its own check of its options says
+        raise PolicyError(f"policy {name!r}: {error}") from error
+    check(made)
+    return made
 
 
 def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
     """A name and options from which `resolve` makes an equal policy. Raises `PolicyError` where none do."""
     options: dict[str, Any] = {}
-    written: list[str] = [field.name for field in fields(policy)] if is_dataclass(policy) else []
+    written: list[str] = [field.name for field in fields(policy) if field.init] if is_dataclass(policy) else []
     for option in written:
         value = getattr(policy, option)
         if option == "base":
@@ -120,23 +131,24 @@ def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
     return policy.name, options
 
 
-def _checked(policy: Any) -> "Policy":
-    """The object, if it is a policy. Raises `PolicyError` naming what is missing or cannot be honoured."""
+def _loaded(name: str) -> Any:
+    """The class of that name. Raises `PolicyError` where it cannot be loaded, or is none that options can be given."""
     from sinkpin.policies.base import Policy
-    from sinkpin.policies.window import Window
 
-    if not isinstance(policy, Policy) or type(policy).keep is Policy.keep:
+    home = table()[name]
+    try:
+        cls = EntryPoint(name, home, ENTRY_POINTS).load()
+    except Exception as error:  # whatever the import of somebody's module raises
+        why = f"{type(error).__name__}: {error}"
         raise PolicyError(
-            f"policy {policy!r} is no policy: derive its class from sinkpin.policies.base.Policy and give it keep(view, n)"
-        )
-    if not isinstance(getattr(policy, "name", None), str):
-        raise PolicyError(f"policy {policy!r} has no name: give its class one, results are filed under it")
-    if policy.kind == "position" and policy.bounded and type(policy).keep is not Window.keep:
+            f"policy {name!r} ({home}) cannot be loaded ({why}): mend or remove the distribution that offers it"
+        ) from error
+    own = vars(cls).get("__dataclass_params__") if isinstance(cls, type) else None
+    if own is None or not own.frozen or not issubclass(cls, Policy):
         raise PolicyError(
-            f"policy {policy.name!r} is of kind 'position', which keeps the most recent entries without asking keep(): "
-            "its own choice would be ignored; make it kind 'scored'"
+            f"policy {name!r} ({home}) must be a frozen dataclass derived from sinkpin.policies.base.Policy"
         )
-    return policy
+    return cls
 
 
 def _as_typed(name: str, key: str, value: Any, wanted: Any) -> Any:

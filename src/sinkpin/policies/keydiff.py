@@ -41,8 +41,7 @@ class KeyDiff(Ranked):
         """fp32 `[rows, kv_heads, candidates]`."""
         keys = view.rotated_keys if self.rotated else view.keys
         assert keys is not None, f"keydiff needs {set(self.needs)}"
-        if view.candidates == 2:
-            return torch.zeros(view.origins.shape, device=keys.device)
         unit = F.normalize(keys.float(), dim=-1)
         anchor = F.normalize(unit.mean(dim=-2, keepdim=True), dim=-1)
-        return -(unit * anchor).sum(-1)
+        scores = -(unit * anchor).sum(-1)
+        return scores.mean(-1, keepdim=True).expand_as(scores) if view.candidates == 2 else scores
