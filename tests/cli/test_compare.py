@@ -58,6 +58,13 @@ def no_model(monkeypatch):
         (["--sinks", "four"], "--sinks 'four' is no number of tokens"),
         (["--policy", "windo"], "did you mean 'window'?"),
         (["--policy", "window", "--policy", "xyzzy"], "no policy is called 'xyzzy'"),
+        (["--policy", "H2O"], "did you mean 'h2o'?"),
+        (["--policy", "h2o,tova"], "one policy for each --policy, repeat it: --policy h2o --policy tova"),
+        (["--policy", "h2o, tova"], "repeat it: --policy h2o --policy tova"),
+        (["--policy", "h2o:recent=0.25,tova"], "one policy for each --policy"),
+        (["--policy", "h2o,tova:x=1"], "one policy for each --policy"),
+        (["--policy", "snapkv:kernel=5,pool=avg,tova"], "--policy snapkv:kernel=5,pool=avg --policy tova"),
+        (["--policy", "h2o,tovaa"], "one policy for each --policy"),
         (["--policy", "random:sed=3"], "policy 'random' has no option 'sed'"),
         (["--policy", "random:seed=x"], "is not of type int"),
         (["--policy", "random:seed"], "is not option=value"),
@@ -198,7 +205,7 @@ def test_lists_and_options_make_the_product(cli, folder, book):
     ran = cli("compare", folder, "--text", book, *SMALL, *policies, *sinks, "--budget", "16,25%,16", "--json")
     names = [arm["name"] for arm in json.loads(ran.out)["arms"]]
     assert len(names) == 1 + 2 * 2 * 2
-    assert "random:seed=3-25%+2/original" in names
+    assert "random[seed=3]-25%+2/original" in names
 
 
 def test_standard_input_and_a_text_shorter_than_asked(cli, folder, monkeypatch):

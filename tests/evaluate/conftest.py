@@ -50,13 +50,13 @@ def build(
 
 
 def arm(name: str, nll: float, *, tokens: int, full: float, chunk: int) -> ArmResult:
-    """`policy[:option=value]-budget+sinks[+start:stop][/frame]` as the result of a run; a budget in bytes holds an entry
+    """`policy[[option=value,…]]-budget+sinks[+start:stop][/frame]` as the result of a run; a budget in bytes holds an entry
     less where something is pinned."""
     policy, options, written, budget, sinks, spans, frame = name, {}, None, None, 0, [], None
     if name != "full":
         policy, _, held = name.rpartition("-")
-        policy, _, option = policy.partition(":")
-        options = dict([option.split("=")]) if option else {}
+        policy, _, option = policy.removesuffix("]").partition("[")
+        options = dict(each.split("=") for each in option.split(",")) if option else {}
         held, _, frame = held.partition("/")
         written, pins, *more = held.split("+")
         sinks, spans = int(pins), [[int(end) for end in span.split(":")] for span in more]

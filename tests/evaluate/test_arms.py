@@ -4,6 +4,7 @@ import pytest
 
 from sinkpin.errors import BudgetError, PolicyError
 from sinkpin.evaluate.arms import Arm, product
+from sinkpin.policies import resolve
 
 
 def test_product_starts_with_full_and_names_streaming() -> None:
@@ -14,10 +15,10 @@ def test_product_starts_with_full_and_names_streaming() -> None:
         "streaming-64+4",
         "window-25%+0",
         "streaming-25%+4",
-        "random:seed=3-64+0",
-        "random:seed=3-64+4",
-        "random:seed=3-25%+0",
-        "random:seed=3-25%+4",
+        "random[seed=3]-64+0",
+        "random[seed=3]-64+4",
+        "random[seed=3]-25%+0",
+        "random[seed=3]-25%+4",
     ]
 
 
@@ -28,6 +29,19 @@ def test_the_same_arm_is_taken_once_and_full_is_no_second_reference() -> None:
 
 def test_frames_and_spans_are_part_of_the_name() -> None:
     assert Arm("window", 8, sinks=0, frame="original", pins=((3, 5),)).name == "window-8+0+3:5/original"
+
+
+def test_where_options_end_and_the_budget_begins() -> None:
+    """Kills: `adakv:base=snapkv,base.kernel=5-32+4`, a kernel from 5 to 32."""
+    (_, arm) = product(["adakv:base=snapkv,base.kernel=5"], [32], [4])
+    assert arm.name == "adakv[base=snapkv,base.kernel=5]-32+4"
+    assert Arm("random", 64, options={"seed": 3}, pins=((5, 9),)).name == "random[seed=3]-64+4+5:9"
+
+
+def test_an_object_is_no_arm_and_the_remedy_is_said() -> None:
+    with pytest.raises(PolicyError, match=r"is a name, not .*'sinkpin\.policies'.*BoundedCache") as caught:
+        Arm(resolve("random"), 64)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_arm() -> None:

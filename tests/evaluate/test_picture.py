@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkpin.errors import InputError
-from sinkpin.evaluate.labels import spread
+from sinkpin.evaluate.labels import shortened, spread
 from sinkpin.evaluate.panel import binned, limits, y_ticks
 from sinkpin.evaluate.picture import BINS, draw
 
-MANY = {"full": 22.0} | {f"h2o:seed={i}-{8 * i}+{i % 2}": 20.0 + i for i in range(1, 30)}
+MANY = {"full": 22.0} | {f"h2o[seed={i}]-{8 * i}+{i % 2}": 20.0 + i for i in range(1, 30)}
 
 POLICIES = ["window", "h2o", "tova", "snapkv", "keydiff", "pyramidkv", "lagkv", "expected"]
 GRID = {"full": 22.0} | {
@@ -46,6 +46,21 @@ def test_draws(make, tmp_path, perplexities, suffix):
     draw(make(perplexities), path)
     assert path.read_bytes()[:8] == (b"\x89PNG\r\n\x1a\n" if suffix.lower() == ".png" else b"<?xml ve")
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("streaming-64+4", "streaming-64+4"),
+        ("adakv[base=snapkv,base.kernel=5]-32+4", "adakv[base=snapkv,base.kern…]-32+4"),
+        ("lagkv[lag=4,across=True]-64MiB+4/original", "lagkv[lag=4,acr…]-64MiB+4/original"),
+        ("window-64+4" + "".join(f"+{n}:{n + 1}" for n in range(20, 60, 3)), "window-64+4+20:2…53:54+56:57+59:60"),
+    ],
+)
+def test_a_long_name_is_cut_where_it_says_least(name, shown):
+    """Kills: names cut at their end, where the budget and the pins stand."""
+    assert shortened(name) == shown
+    assert len(shown) <= 34
 
 
 @pytest.mark.parametrize("scored", [1, 2, 3, 39, 41])

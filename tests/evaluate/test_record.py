@@ -85,8 +85,8 @@ def test_keys_are_the_schemas(make):
 
 def test_what_is_saved_is_what_is_loaded(make, tmp_path):
     result = changed(
-        make({"full": 22.0, "random:seed=3-64+4": 60.0, "window-25%+0/slots": 51.0}),
-        "random:seed=3-64+4",
+        make({"full": 22.0, "random[seed=3]-64+4": 60.0, "window-25%+0/slots": 51.0}),
+        "random[seed=3]-64+4",
         ci95=(0.1, 0.25),
         kl=0.5,
         verdict="worse",
@@ -97,7 +97,7 @@ def test_what_is_saved_is_what_is_loaded(make, tmp_path):
     assert sorted(contents(folder)) == [LOSSES, RESULTS]
     assert json.loads((folder / RESULTS).read_text(encoding="utf-8")) == result.to_json()
     with np.load(folder / LOSSES, allow_pickle=False) as file:
-        assert set(file.files) == {"positions", "full", "random:seed=3-64+4", "window-25%+0/slots"}
+        assert set(file.files) == {"positions", "full", "random[seed=3]-64+4", "window-25%+0/slots"}
     assert_equal(Comparison.load(folder), result)
 
 

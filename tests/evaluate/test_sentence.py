@@ -37,10 +37,41 @@ CASES = {
         "cache (230 against 22.0); pinning the first 4 tokens brings it down to 1.41 times (31.0), and h2o-64+4 is lowest at "
         "this budget with 1.14 times, on 960 tokens of one text.",
     ),
+    "another policy, paired": (
+        {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0, "random-64+0": 300.0, "random-64+4": 60.0},
+        "At 64 entries, window without pins loses the first tokens and has 10.5 times the perplexity of the full "
+        "cache (230 against 22.0); pinning the first 4 tokens brings it down to 1.41 times (31.0), and random from 13.6 "
+        "to 2.73 times, on 960 tokens of one text.",
+    ),
+    "another policy, paired and worse": (
+        {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0, "keydiff-64+0": 25.0, "keydiff-64+4": 44.0},
+        "At 64 entries, window without pins loses the first tokens and has 10.5 times the perplexity of the full "
+        "cache (230 against 22.0); pinning the first 4 tokens brings it down to 1.41 times (31.0), and keydiff up from "
+        "1.14 to 2.00 times, and keydiff-64+0 is lowest at this budget with 1.14 times, on 960 tokens of one text.",
+    ),
+    "another policy, paired and the same": (
+        {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0, "keydiff-64+0": 33.0, "keydiff-64+4": 33.5},
+        "At 64 entries, window without pins loses the first tokens and has 10.5 times the perplexity of the full "
+        "cache (230 against 22.0); pinning the first 4 tokens brings it down to 1.41 times (31.0), and makes no "
+        "difference to keydiff (1.50 and 1.52 times), on 960 tokens of one text.",
+    ),
+    "another policy, neither paired nor lowest": (
+        {"full": 22.0, "window-64+0": 230.0, "streaming-64+4": 31.0, "h2o-64+4": 33.0, "tova-64+4": 40.0},
+        "At 64 entries, window without pins loses the first tokens and has 10.5 times the perplexity of the full "
+        "cache (230 against 22.0); pinning the first 4 tokens brings it down to 1.41 times (31.0), on 960 tokens of "
+        "one text; of h2o and tova only the table tells.",
+    ),
     "no arm without pins": (
         {"full": 22.0, "streaming-64+4": 31.0, "h2o-64+4": 33.0},
-        "At 64 entries, streaming-64+4 has 1.41 times the perplexity of the full cache (31.0 against 22.0), on 960 "
-        "tokens of one text; no arm ran without pins, so this says nothing about what the pins are worth.",
+        "At 64 entries, streaming-64+4 is lowest of 2 arms and has 1.41 times the perplexity of the full cache (31.0 "
+        "against 22.0), on 960 tokens of one text; no arm ran without pins, so this says nothing about what the pins "
+        "are worth.",
+    ),
+    "no arm without pins, nor a lowest one": (
+        {"full": 22.0, "streaming-64+4": 31.0, "h2o-64+4": 31.5, "h2o-256+4": 23.0},
+        "At 64 entries, streaming-64+4 has 1.41 times the perplexity of the full cache (31.0 against 22.0), from which "
+        "this run cannot tell the next of 2 arms, on 960 tokens of one text; no arm ran without pins, so this says "
+        "nothing about what the pins are worth.",
     ),
     "no arm with pins": (
         {"full": 22.0, "window-64+0": 230.0},
@@ -54,9 +85,9 @@ CASES = {
         "what the pins are worth.",
     ),
     "other options": (
-        {"full": 22.0, "random:seed=1-64+0": 230.0, "random:seed=2-64+4": 26.0},
-        "At 64 entries, random:seed=2-64+4 has 1.18 times the perplexity of the full cache (26.0 against 22.0), on "
-        "960 tokens of one text; no policy ran both with and without pins at one budget, so this says nothing "
+        {"full": 22.0, "random[seed=1]-64+0": 230.0, "random[seed=2]-64+4": 26.0},
+        "At 64 entries, random[seed=2]-64+4 is lowest of 2 arms and has 1.18 times the perplexity of the full cache "
+        "(26.0 against 22.0), on 960 tokens of one text; no policy ran both with and without pins at one budget, so this says nothing "
         "about what the pins are worth.",
     ),
     "several numbers of pins": (

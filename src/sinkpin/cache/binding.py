@@ -219,19 +219,59 @@ def _refuse(kwargs: dict[str, Any], config: Any) -> None:
         )
 
 
-@torch.compiler.disable
 def _attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, **given: Any) -> Any:
     """Registered with transformers as the attention function `sinkpin`."""
+    if torch.compiler.is_compiling():
+        told = (given.get(name) for name in ("scaling", "softcap", "slopes", "s_aux"))
+        return _compiled_attention(q, k, v, module.layer_idx, *told), None
+    return _attend(module, q, k, v, mask, given)
+
+
+@torch.library.custom_op("sinkpin::attention", mutates_args=())
+def _compiled_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: int,
+    scaling: float | None,
+    softcap: float | None,
+    slopes: Tensor | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """The same inside a compiled graph, which sees one opaque operation: what a cache holds is not the graph's business,
+    so that a step neither breaks it nor makes it anew."""
+    inside = [(door, guest) for door, guest in _guests().items() if isinstance(guest, Forward)]
+    if len(inside) != 1:
+        raise CacheError(
+            f"compiled attention inside {len(inside)} forwards of bounded caches: it belongs in exactly one; call the "
+            "model with cache=BoundedCache(model, …), one model at a time"
+        )
+    [(door, forward)] = inside
+    told = {"scaling": scaling, "softcap": softcap, "slopes": slopes, "s_aux": s_aux}
+    return forward.attend_in_graph(layer, q, k, v, **_as_before(door.config, told))
+
+
+@_compiled_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
+
+
+@torch.compiler.disable
+def _attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given: dict[str, Any]) -> Any:
     door = _doors.get(module)
     guest = None if door is None else door.guest
     if guest is None:
         function = compat.attention_function(module, switch.before(module.config))
         return function(module, q, k, v, mask, **given)
-    if given.get("softcap") is not None and switch.before(module.config) == "sdpa":
-        # transformers' sdpa leaves the cap out (later versions keep Gemma 2 from using it), and below its budget a
-        # cache must not change what a model says.
-        given["softcap"] = None
-    return guest.attend(module, q, k, v, **given)
+    return guest.attend(module, q, k, v, **_as_before(module.config, given))
+
+
+def _as_before(config: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """transformers' sdpa leaves the soft cap out (later versions keep Gemma 2 from using it), and below its budget a
+    cache must not change what a model says."""
+    if given.get("softcap") is not None and switch.before(config) == "sdpa":
+        return {**given, "softcap": None}
+    return given
 
 
 def _inside(module: nn.Module) -> bool:

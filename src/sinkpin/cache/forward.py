@@ -43,13 +43,17 @@ class Forward:
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, None]:
         """Attention of one layer, and the eviction that follows it. `q [batch, heads, new, key_dim]`, unrotated."""
-        layer = self.layers[module.layer_idx]  # type: ignore[index]
+        return self._attend(self.layers[module.layer_idx], q, k, v, _scoring(q, given))  # type: ignore[index]
+
+    def _attend(
+        self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring
+    ) -> tuple[Tensor, None]:
         ledger = layer.ledger
         if ledger in self._steps:
-            return self._step(layer, q, k, v, _scoring(q, given)), None
+            return self._step(layer, q, k, v, scoring), None
         plan = self._plan(ledger)
         before = layer.nbytes()
-        out = layer.attend(plan, q, k, v, self.length, _scoring(q, given))
+        out = layer.attend(plan, q, k, v, self.length, scoring)
         self.stream.peak = max(self.stream.peak, self.nbytes - before + layer.nbytes())
         slots = None if self.stream.recording else self._chosen(layer, plan)
         layer.evict(slots, empties=self.stream.padded)
@@ -61,6 +65,12 @@ class Forward:
             del self._plans[ledger]
         self._attended.add(layer.facts.index)
         return out, None
+
+    def attend_in_graph(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
+        """As `attend`, from within a compiled graph, where `update` could not announce what comes."""
+        self.layers[layer].incoming = (k, v)
+        out, _ = self._attend(self.layers[layer], q, k, v, _scoring(q, given))
+        return out.contiguous()
 
     def _step(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
         """As `attend`, where one entry takes the place of another: nothing grows."""

@@ -7,6 +7,7 @@ hands them over; everything is done in the second, where the queries are there t
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
@@ -48,7 +49,8 @@ class BoundedLayer(CacheLayerMixin):
                 "a forward reached this cache without passing its model's door: the cache is closed, or was given to "
                 "another model or to a part of one; build BoundedCache(model) for the model that runs"
             )
-        self.incoming = (key_states, value_states)
+        if not torch.compiler.is_compiling():  # a graph would announce them after they had come
+            self.incoming = (key_states, value_states)
         return key_states, value_states
 
     def attend(

@@ -23,6 +23,8 @@ def asked_for(
     from sinkpin.evaluate.arms import product
     from sinkpin.policies import resolve
 
+    for written in policies:
+        _check_one(written)
     notes: list[str] = []
     sizes = [int(item) if item.isdecimal() else item for item in _items("--budget", budgets, BUDGETS, notes)]
     counts = [_sinks(item) for item in _items("--sinks", sinks, SINKS, notes)]
@@ -30,6 +32,22 @@ def asked_for(
     for arm in arms:
         resolve(arm.policy, arm.options)  # for its complaints
     return arms, notes + _left_out(policies, sizes, counts, arms)
+
+
+def _check_one(written: str) -> None:
+    """Raise `InputError` for `h2o,tova`: a comma stands between a policy's options."""
+    from sinkpin.policies import names
+
+    first, *more = (piece.strip() for piece in written.split(","))
+    if more and (":" not in first or any(piece.partition(":")[0] in names() for piece in more)):
+        apart = [first]
+        for piece in more:
+            if "=" in piece.partition(":")[0]:
+                apart[-1] += f",{piece}"
+            else:
+                apart.append(piece)
+        several = " ".join(f"--policy {one}" for one in apart)
+        raise InputError(f"--policy {written!r}: one policy for each --policy, repeat it: {several}")
 
 
 def _items(option: str, written: str, example: str, notes: list[str]) -> list[str]:

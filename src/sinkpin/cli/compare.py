@@ -35,7 +35,8 @@ EXAMPLES = r"""  sinkpin compare
   sinkpin compare MODEL --text book.txt --budget 512,25% --policy window --sinks 0,4 --tokens 8192
       any Hugging Face folder or hub name, any UTF-8 text
   sinkpin compare MODEL --policy h2o --policy snapkv:kernel=5 --budget 10% --prompt 2048 --tokens 2560
-      policies with options, at a tenth of a prompt; `sinkpin policies` lists them
+      policies with options, at a tenth of a prompt; `sinkpin policies` lists them, `sinkpin policies snapkv` explains
+      one
   zcat book.gz | sinkpin compare MODEL --text - --budget 64MiB --json > result.json
       text from standard input, budget in bytes; one JSON document on standard output
   sinkpin compare --replace-first "\n" --policy window
@@ -68,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:OPTION=VALUE,...]",
         action="append",
         help=f"which entries stay: {', '.join(names())}; may be repeated (default: {' and '.join(POLICIES)}). "
-        "`sinkpin policies` says what each does and lists its options",
+        "`sinkpin policies` lists what each keeps and its options, `sinkpin policies NAME` explains one",
     )
     add(
         "--sinks",

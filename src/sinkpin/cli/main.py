@@ -21,7 +21,7 @@ from sinkpin.errors import InputError, SinkpinError
 
 VERBS = {
     "compare": "score a text through several KV caches, with and without pinned sinks",
-    "policies": "list the eviction policies: how they choose, what they read, their options",
+    "policies": "list the eviction policies, or explain one: what it keeps, reads and takes",
 }
 
 INTERRUPTED = 130
@@ -47,6 +47,7 @@ examples:
   sinkpin compare
   sinkpin compare MODEL --text book.txt --budget 512,1024 --sinks 0,4
   sinkpin policies
+  sinkpin policies snapkv
   sinkpin compare --help
 """
 

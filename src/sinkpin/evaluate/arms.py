@@ -22,7 +22,10 @@ class Arm:
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, str):
-            raise PolicyError(f"an arm's policy is a name, not {self.policy!r}: results are filed under it")
+            raise PolicyError(
+                f"an arm's policy is a name, not {self.policy!r}: results are filed under it; offer its class under the "
+                "entry-point group 'sinkpin.policies' and give that name, or feed a BoundedCache with the object yourself"
+            )
         check_name(self.policy)
         if self.policy == "full":
             if self.budget is not None:
@@ -42,13 +45,15 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """`policy[:options]-budget+sinks[+spans][/frame]`: what results are filed under."""
+        """What results are filed under: `policy-budget+sinks`, as in `window-64+0`. Options stand behind the policy in
+        brackets, further spans behind the sinks (`+5:9`), a frame that was asked for at the end (`/slots`)."""
         if self.policy == "full":
             return "full"
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        options = f"[{options}]" if options else ""
         spans = "".join(f"+{start}:{stop}" for start, stop in self.pins)
         frame = f"/{self.frame}" if self.frame else ""
-        return f"{self.policy}{':' if options else ''}{options}-{self.budget}+{self.sinks}{spans}{frame}"
+        return f"{self.policy}{options}-{self.budget}+{self.sinks}{spans}{frame}"
 
 
 def product(

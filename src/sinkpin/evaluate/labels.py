@@ -29,7 +29,7 @@ def plain(number: float) -> str:
 
 def label_room(arms: Sequence[ArmResult]) -> float:
     """Inches that the longest label needs, its leader line and margin included."""
-    name = max(len(_name(arm)) for arm in arms)
+    name = max(len(shortened(arm.name)) for arm in arms)
     number = max(len(_number(arm)) for arm in arms)
     return min(4.0, 0.62 * _LABEL_POINTS * (name + number + 1) / 72 + _LEADER + 0.16)
 
@@ -74,12 +74,19 @@ def label_lines(
         )
         weight = "bold" if arm.policy == "full" else "normal"
         font: dict[str, Any] = {"va": "center", "fontsize": _LABEL_POINTS, "color": colour, "weight": weight}
-        figure.text(name_left, place / height, _name(arm), ha="left", **font)
+        figure.text(name_left, place / height, shortened(arm.name), ha="left", **font)
         figure.text(number_right, place / height, _number(arm), ha="right", **font)
 
 
-def _name(arm: ArmResult) -> str:
-    return arm.name if len(arm.name) <= _LONGEST_NAME else arm.name[: _LONGEST_NAME - 1] + "…"
+def shortened(name: str) -> str:
+    """An arm's name in at most `_LONGEST_NAME` characters, cut in its options, or else in its middle: the policy stands
+    first, budget and pins last."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    end = len(name) - name.rfind("]") if "]" in name else 0
+    if not 0 < end <= 2 * _LONGEST_NAME // 3:
+        end = _LONGEST_NAME // 2
+    return f"{name[: _LONGEST_NAME - 1 - end]}…{name[-end:]}"
 
 
 def _number(arm: ArmResult) -> str:

@@ -30,12 +30,12 @@ def sentence(result: Comparison) -> str:
     if not others:
         said = f"Only the full cache was run, with perplexity {_short(full.ppl)} {where}; there is nothing to compare."
     elif not (found := pairs(others)):
-        arm = min(others, key=lambda arm: (arm.budget_tokens or 0, arm.ppl))
-        said = f"{_at([arm])}, {arm.name} has {_times(arm, full)}, {where}; {_unpaired(others)}."
+        said = f"{_unpaired_lowest(others, full)}, {where}; {_unpaired(others)}."
     elif len({without.family for without, _ in found}) > _FEW:
         said = f"{_pins_over_all(found)}. {_lowest(others, full)}, {where}."
     else:
-        said = f"{_pins_of_one(found, others, full)}, {where}."
+        told, untold = _pins_of_one(found, others, full)
+        said = f"{told}, {where}{untold}."
     return said + _extrapolation(result)
 
 
@@ -53,8 +53,9 @@ def warnings(result: Comparison) -> list[str]:
     ]
 
 
-def _pins_of_one(found: Sequence[Pair], others: Sequence[ArmResult], full: ArmResult) -> str:
-    """At the smallest budget, of the window policy if it is there: without pins and with them."""
+def _pins_of_one(found: Sequence[Pair], others: Sequence[ArmResult], full: ArmResult) -> tuple[str, str]:
+    """At the smallest budget, of the window policy if it is there: without pins and with them. The other policies at
+    this budget follow, those of which nothing is said by name."""
     pair = min(found, key=lambda pair: (pair[0].budget_tokens or 0, pair[0].family != "window"))
     without, pinned = pair
     at, family, tokens = _at(pair), without.family, _pinned(pinned)
@@ -71,10 +72,38 @@ def _pins_of_one(found: Sequence[Pair], others: Sequence[ArmResult], full: ArmRe
             f"{at}, {family} {loses} has {_times(without, full)}; pinning {tokens} {change} "
             f"{_ratio(pinned, full)} times ({_short(pinned.ppl)})"
         )
-    best = min((arm for arm in others if arm.level == without.level), key=lambda arm: arm.ppl)
+    here = [arm for arm in others if arm.level == without.level]
+    told = [family]
+    for one, other in found:
+        if one in here and one.setting != without.setting and _pinned(other) == tokens:
+            said += _beside(one, other, full)
+            told.append(one.family)
+    best = min(here, key=lambda arm: arm.ppl)
     if not any(_same(best, arm) for arm in pair) and best not in pair:
         said += f", and {best.name} is lowest at this budget with {_ratio(best, full)} times"
-    return said
+        told.append(best.family)
+    untold = [family for family in dict.fromkeys(arm.family for arm in here) if family not in told]
+    return said, f"; of {_listed(untold)} only the table tells" if untold else ""
+
+
+def _beside(without: ArmResult, pinned: ArmResult, full: ArmResult) -> str:
+    """What pins do to another policy, behind what they do to the first."""
+    before, after = _ratio(without, full), _ratio(pinned, full)
+    if _same(without, pinned):
+        return f", and makes no difference to {without.family} ({before} and {after} times)"
+    up = "up " if pinned.ppl > without.ppl else ""
+    return f", and {without.family} {up}from {before} to {after} times"
+
+
+def _unpaired_lowest(others: Sequence[ArmResult], full: ArmResult) -> str:
+    """The lowest arm at the smallest budget, where no two arms differ by their pins only."""
+    smallest = min(others, key=lambda arm: arm.budget_tokens or 0)
+    ranked = sorted((arm for arm in others if arm.level == smallest.level), key=lambda arm: arm.ppl)
+    arm, *more = ranked
+    alike = bool(more) and _same(arm, more[0])
+    lowest = f"is lowest of {len(ranked)} arms and " if more and not alike else ""
+    close = f", from which this run cannot tell the next of {len(ranked)} arms" if alike else ""
+    return f"{_at([arm])}, {arm.name} {lowest}has {_times(arm, full)}{close}"
 
 
 def _pins_over_all(found: Sequence[Pair]) -> str:
@@ -153,6 +182,11 @@ def _at(arms: Sequence[ArmResult]) -> str:
     entries += " entry" if held == [1] else " entries"
     level = arms[0].level
     return f"At {entries}" if level.isdecimal() else f"At {level} ({entries})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _lowered(text: str) -> str:
