@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import BatchEncoding
 
 import sinkpin
 from families import build, tokens
@@ -116,6 +117,15 @@ def test_progress_ends_at_the_end() -> None:
         (IDS[:1], [Arm("window", 8)], {}, InputError, "one text"),
         (IDS + 97, [Arm("window", 8)], {}, InputError, "another tokenizer"),
         (IDS.expand(2, -1), [Arm("window", 8)], {}, InputError, "one text"),
+        (
+            BatchEncoding({"input_ids": IDS}),
+            [Arm("window", 8)],
+            {},
+            InputError,
+            r"BatchEncoding.*\.input_ids",
+        ),
+        ({"input_ids": IDS}, [Arm("window", 8)], {}, InputError, r"dict.*\.input_ids"),
+        ("a text", [Arm("window", 8)], {}, InputError, r"encoded first, tokenizer\(text\)\.input_ids"),
     ],
 )
 def test_bad_input_is_refused_before_any_forward(ids, arms, options, error, says) -> None:

@@ -54,7 +54,10 @@ def test_draws(make, tmp_path, perplexities, suffix):
         ("streaming-64+4", "streaming-64+4"),
         ("adakv[base=snapkv,base.kernel=5]-32+4", "adakv[base=snapkv,base.kern…]-32+4"),
         ("lagkv[lag=4,across=True]-64MiB+4/original", "lagkv[lag=4,acr…]-64MiB+4/original"),
-        ("window-64+4" + "".join(f"+{n}:{n + 1}" for n in range(20, 60, 3)), "window-64+4+20:2…53:54+56:57+59:60"),
+        (
+            "window-64+4" + "".join(f"+{n}:{n + 1}" for n in range(20, 60, 3)),
+            "window-64+4+20:2…53:54+56:57+59:60",
+        ),
     ],
 )
 def test_a_long_name_is_cut_where_it_says_least(name, shown):

@@ -25,7 +25,9 @@ from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring, block_size, masked, summed
 
 _Tables = tuple[Tensor, Tensor]
-_REMEMBERED = 16  # blocks whose masks all layers share; in longer forwards the others are made again, a few percent
+_REMEMBERED = (
+    16  # blocks whose masks all layers share; in longer forwards the others are made again, a few percent
+)
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ class Rotary:
         angles = positions.to(exact)[..., None] * self.inv_freq.to(positions.device, exact)
         return angles.cos().float(), angles.sin().float()
 
-    def up_to(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """cos and sin of the first `positions` positions. The last ones asked for are remembered: decoding asks for the
-        same at every step."""
-        remembered: tuple[Tensor, Tensor] | None = self.__dict__.get("_up_to")
-        if remembered is None or len(remembered[0]) != positions or remembered[0].device != device:
-            remembered = self.tables(torch.arange(positions, device=device))
+    def up_to(self, positions: int, device: torch.device) -> Tensor:
+        """cos and, behind them, sin of the first `positions` positions, fp32 `[positions, rotary_dim]`. The last table
+        asked for is remembered: decoding asks for the same at every step."""
+        remembered: Tensor | None = self.__dict__.get("_up_to")
+        if remembered is None or len(remembered) != positions or remembered.device != device:
+            remembered = torch.cat(self.tables(torch.arange(positions, device=device)), dim=-1)
             object.__setattr__(self, "_up_to", remembered)
         return remembered
 

@@ -101,9 +101,9 @@ class Forward:
         """What was decided becomes so, and the cache hears whether every layer was attended to."""
         for ledger, (origins, ragged) in self._origins.items():
             ledger.hold(origins, ragged=ragged)
-        for ledger, taken in self._steps.items():
+        for taken in self._steps.values():
             taken.finish()
-            self.stream.evicted = True
+        self.stream.evicted |= bool(self._steps)
         self._plans.clear()
         left_out = len(self.layers) - len(self._attended)
         self._done(not failed and not left_out)

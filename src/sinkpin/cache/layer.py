@@ -100,6 +100,7 @@ class BoundedLayer(CacheLayerMixin):
                 f"this cache holds {self.storage.keys.dtype} and was given {keys.dtype}: the model's precision changed; "
                 "reset() the cache and feed the text again"
             )
+
     def rotary(self, length: int) -> Rotary | None:
         """This layer's rotation in a text of `length` tokens, if it has one."""
         return None if self.facts.rotary is None else self.facts.rotary(length)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring, summed
@@ -77,9 +78,12 @@ def plan(ledgers: Iterable[Ledger], stream: Stream, index: Tensor, length: int) 
             continue
         if rule.policy.kind == "position" and rule.turned:
             found[ledger] = Slide(ledger, arrival)
-        elif rule.policy.kind == "scored" and rule.policy.needs <= _SINGLE:
-            if rule.turned or rule.frame == "slots":
-                found[ledger] = Swap(ledger, arrival)
+        elif (
+            rule.policy.kind == "scored"
+            and rule.policy.needs <= _SINGLE
+            and (rule.turned or rule.frame == "slots")
+        ):
+            found[ledger] = Swap(ledger, arrival)
     return found
 
 
@@ -141,7 +145,9 @@ class Slide:
         return summed(scoring.weights(scores), values.float())
 
     def finish(self) -> None:
-        self.ledger.replace(self.slot.expand(self.arrival.index.shape[0], 1)[..., None], self.arrival.index[:, None])
+        self.ledger.replace(
+            self.slot.expand(self.arrival.index.shape[0], 1)[..., None], self.arrival.index[:, None]
+        )
 
 
 class Swap:
@@ -157,16 +163,18 @@ class Swap:
         held = origins.shape[-1]
         keys, values = layer.storage.read()
         near, own, stored = q.float(), k.float(), k
-        keys, ranks = keys.float(), None
+        keys, order, ranks = keys.float(), origins.argsort(-1), None
         if rotary is not None and ledger.rule.turned:
             stored, near, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
             own = stored.float()
         elif ledger.rule.frame == "slots":
-            ranks = origins.argsort(-1).argsort(-1)
+            ranks = torch.arange(held, device=order.device).expand_as(order)
+            ranks = torch.empty_like(order).scatter_(-1, order, ranks)
             if rotary is not None:
-                cos, sin = rotary.up_to(held + 1, keys.device)
-                keys = rotary.rotate(keys, (cos[ranks], sin[ranks]))
-                near, own = (rotary.rotate(x, (cos[held:], sin[held:])) for x in (q, k))
+                table = rotary.up_to(held + 1, keys.device)
+                at_ranks, last = (x.chunk(2, dim=-1) for x in (F.embedding(ranks, table), table[held:]))
+                keys = rotary.rotate(keys, at_ranks)
+                near, own = rotary.rotate(q, last), rotary.rotate(k, last)
         ahead = None
         if scoring.slopes is not None:
             ahead = (ranks - held if ranks is not None else origins - arrival.at)[:, :, None, None]
@@ -174,22 +182,29 @@ class Swap:
         scores = (scoring.scores(near, keys, ahead), scoring.scores(near, own, here))
         weights = scoring.weights(torch.cat(scores, dim=-1))
         out = summed(weights[..., :held], values.float()) + summed(weights[..., held:], v.float())
-        slot = self._slot(layer, origins, weights.mean(2)[:, :, 0])
+        slot = self._slot(layer, origins, order, weights.mean(2)[:, :, 0])
         layer.storage.swap(slot, stored, v)
         layer.evidence.swap(slot)
         ledger.swap(slot, arrival.index[:, None])
         return out
 
-    def _slot(self, layer: BoundedLayer, origins: Tensor, paid: Tensor) -> Tensor:
-        """The slot `[batch, heads, 1]` of the entry that goes; one past the last is the new entry's own."""
+    def _slot(self, layer: BoundedLayer, origins: Tensor, order: Tensor, paid: Tensor) -> Tensor:
+        """The slot `[batch, heads, 1]` of the entry that goes; one past the last is the new entry's own. `order`: the
+        slots of those held, the oldest entry's first."""
         arrival, spans = self.arrival, self.arrival.pins(self.ledger)
-        own = arrival.index[:, None].to(origins.dtype).expand(-1, origins.shape[1], -1)
-        everything = torch.cat((origins, own), dim=-1)
-        loose = torch.where(_pinned(spans, everything), -1, everything) if spans else everything
-        order = loose.argsort(-1)[..., _met(spans, arrival.at) :]
+        everything = torch.cat(
+            (origins, arrival.index[:, None].to(origins.dtype).expand(*origins.shape[:2], 1)), -1
+        )
+        order = torch.cat((order, torch.full_like(order[..., :1], origins.shape[-1])), dim=-1)
+        ascending = everything.gather(-1, order)
+        if len(spans) > 1 or any(start for start, _ in spans):  # the first tokens stand first as it is
+            apart = _pinned(spans, ascending).to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+            order, ascending = order.gather(-1, apart), ascending.gather(-1, apart)
+        pins = _met(spans, arrival.at)
+        order = order[..., pins:]
         view = View(
             layer=layer.facts.index,
-            origins=everything.gather(-1, order).long(),
+            origins=ascending[..., pins:].long(),
             seen=arrival.at + 1,
             **layer.evidence.after_one(paid, order),
         )

@@ -159,7 +159,9 @@ def _as_table(described: list[dict[str, Any]]) -> str:
         "frame": lambda facts: facts["frame"],
         "set per": _set_per,
         "reads": lambda facts: "\n".join(facts["needs"]).replace("_", " ") or "-",
-        "options": lambda facts: "\n".join(f"{key}={value}" for key, value in facts["options"].items()) or "-",
+        "options": lambda facts: (
+            "\n".join(f"{key}={value}" for key, value in facts["options"].items()) or "-"
+        ),
     }
     if width < _NARROW:
         del cells["frame"], cells["set per"]
@@ -194,7 +196,9 @@ def _as_page(facts: dict[str, Any], written: str) -> str:
         "paper": [facts["paper"] or "-"],
         "options": options or ["-"],
     }
-    told = [f"{key if not row else '':9}{text}" for key, rows in lines.items() for row, text in enumerate(rows)]
+    told = [
+        f"{key if not row else '':9}{text}" for key, rows in lines.items() for row, text in enumerate(rows)
+    ]
     return "\n".join([f"{written}\n", *(_wrapped(part, width) for part in facts["doc"].split("\n\n")), *told])
 
 

@@ -91,8 +91,7 @@ def _beside(without: ArmResult, pinned: ArmResult, full: ArmResult) -> str:
     before, after = _ratio(without, full), _ratio(pinned, full)
     if _same(without, pinned):
         return f", and makes no difference to {without.family} ({before} and {after} times)"
-    up = "up " if pinned.ppl > without.ppl else ""
-    return f", and {without.family} {up}from {before} to {after} times"
+    return f", and takes {without.family} from {before} to {after} times"
 
 
 def _unpaired_lowest(others: Sequence[ArmResult], full: ArmResult) -> str:

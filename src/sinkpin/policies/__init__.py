@@ -116,7 +116,9 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
 def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
     """A name and options from which `resolve` makes an equal policy. Raises `PolicyError` where none do."""
     options: dict[str, Any] = {}
-    written: list[str] = [field.name for field in fields(policy) if field.init] if is_dataclass(policy) else []
+    written: list[str] = (
+        [field.name for field in fields(policy) if field.init] if is_dataclass(policy) else []
+    )
     for option in written:
         value = getattr(policy, option)
         if option == "base":

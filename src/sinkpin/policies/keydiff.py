@@ -17,7 +17,6 @@ rule and not by rounding: the newer stays. Turning all keys by one angle changes
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,0 +1,102 @@
+"""The path of single tokens and the path of everything else: the same entries, the same logits, the same bytes."""
+
+import pytest
+import torch
+
+from contract.cells import feed
+from families import FAMILIES, build, tokens
+from sinkpin import BoundedCache
+from sinkpin.cache import forward, step
+
+SETUPS = [
+    {"policy": "window", "sinks": 2},
+    {"policy": "window", "sinks": 0},
+    {"policy": "window", "frame": "original"},
+    {"policy": "window", "pins": [(3, 5), (30, 33)]},
+    {"policy": "h2o", "pins": [(3, 5), (30, 33)]},
+    {"policy": "h2o", "frame": "slots"},
+    {"policy": "tova", "sinks": 0},
+    {"policy": "tova", "frame": "slots"},
+    {"policy": "random"},
+]
+
+
+@torch.no_grad()
+def streamed(family, setup, rows=1):
+    """Logits of a prompt and 40 single tokens, what is held then, and bytes; how many steps went the short way."""
+    ids = torch.cat([tokens(60, seed=row) for row in range(rows)])
+    model = build(family)
+    with BoundedCache(model, budget=12, **setup) as cache:
+        logits = [feed(model, cache, ids[:, :20])[:, -1:]]
+        logits += [feed(model, cache, ids[:, i : i + 1]) for i in range(20, 50)]
+        logits += [feed(model, cache, ids[:, 50:55])]  # a chunk finds everything in order again
+        logits += [feed(model, cache, ids[:, i : i + 1]) for i in range(55, 60)]
+        held = [cache.origins(layer) for layer in range(len(cache.layers))]
+        return torch.cat(logits, dim=1), held, cache.nbytes(), cache.peak_nbytes
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: "-".join(map(str, setup.values())))
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES if f != "llama")]
+)
+def test_one_way_is_the_other(family, setup, monkeypatch):
+    """Kills: a rank, a rotation, a tie, a pin or a mask that only one of the two paths has right."""
+    if setup.get("frame") == "slots" and not FAMILIES[family].slots:
+        pytest.skip("learned positions: no slots")
+    taken, real = [], step.plan
+    monkeypatch.setattr(forward.step, "plan", lambda *given: taken.append(found := real(*given)) or found)
+    logits, held, size, _ = streamed(family, setup, rows=2)
+    assert sum(map(bool, taken)) == 35  # the test would be about nothing
+    monkeypatch.setattr(forward.step, "plan", lambda *given: {})
+    wanted, wanted_held, wanted_size, _ = streamed(family, setup, rows=2)
+    assert all(torch.equal(a, b) for a, b in zip(held, wanted_held, strict=True))
+    torch.testing.assert_close(logits, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=0)
+    assert size == wanted_size
+
+
+@pytest.mark.parametrize("policy", ["window", "h2o", "tova"])
+def test_in_and_out_of_inference_mode(policy):
+    """A cache filled under `inference_mode` goes on under `no_grad`, and the other way about."""
+    model = build()
+    with BoundedCache(model, budget=12, policy=policy) as cache:
+        for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+            with mode():
+                feed(model, cache, tokens(14))
+                for i in range(3):
+                    assert torch.isfinite(feed(model, cache, tokens(1, seed=i))).all()
+
+
+@pytest.mark.parametrize("policy", ["window", "h2o", "tova", "random"])
+@torch.no_grad()
+def test_nothing_is_allocated_for_good(policy):
+    """The tensors of a full cache are the same objects in memory, step after step."""
+    model = build()
+    with BoundedCache(model, budget=12, policy=policy) as cache:
+        feed(model, cache, tokens(14))
+        feed(model, cache, tokens(1))
+
+        def places():
+            return {
+                name: x.data_ptr()
+                for name, x in cache.state().items()
+                if name.endswith(("keys", "values", "held"))
+            }
+
+        before = places()
+        for i in range(5):
+            feed(model, cache, tokens(1, seed=i))
+        assert places() == before
+
+
+@torch.no_grad()
+def test_a_saved_cache_lies_in_order(tmp_path):
+    """Steps leave entries out of order; a file, a copy and a reordering of rows go on all the same."""
+    model, ids = build(), tokens(40, rows=2)
+    with BoundedCache(model, budget=12, policy="h2o") as cache:
+        for stop in range(14, 30):
+            feed(model, cache, ids[:, stop - 1 : stop] if stop > 14 else ids[:, :14])
+        cache.save(tmp_path / "file")
+        with BoundedCache.load(tmp_path / "file", model) as loaded:
+            for i in range(30, 40):
+                wanted = feed(model, cache, ids[:, i : i + 1])
+                assert torch.equal(feed(model, loaded, ids[:, i : i + 1]), wanted)
