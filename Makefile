@@ -46,7 +46,7 @@ test-all: $(VENV)/.dev $(VENV)/.demo-model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --slow $(ARGS)
 
 support: $(VENV)/.dev
-	$(BIN)/python -m pytest --slow -m "not demo" tests/contract --support support.json $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --slow -m "not demo" tests/contract --support support.json $(ARGS)
 	$(BIN)/python tests/support.py support.json docs/support.md
 
 lint: $(VENV)/.dev

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Policy, View, highest
+from sinkpin.policies.base import Ranked, View
 
 
 @dataclass(frozen=True)
-class Strided(Policy):
+class Strided(Ranked):
     """Spreads what it keeps of the past evenly, by the entry's index in the text."""
 
     stride: int = 4
@@ -26,7 +26,7 @@ class Strided(Policy):
         if self.stride < 1:
             raise PolicyError(f"policy 'strided': stride={self.stride}, but every entry cannot be kept twice")
 
-    def keep(self, view: View, n: int) -> Tensor:
+    def scores(self, view: View, n: int) -> Tensor:
         scores = (view.origins % self.stride == 0).float()
         scores[..., view.candidates - (n + 1) // 2 :] = torch.inf  # the newest half stays in any case
-        return highest(scores, n)
+        return scores

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 import pytest
+import torch
+
+# Triton decides for good when it is imported whether it interprets, and transformers imports it: so here, first of all.
+# The rest of the suite shall not see the variable.
+INTERPRETED = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+with mock.patch.dict(os.environ, INTERPRETED), suppress(ImportError):
+    import triton.language  # noqa: F401
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -54,10 +54,14 @@ class Recorder:
             elif name == "refused":
                 self.refused[value[0]] = value[1]
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(
+            session.config, "workerinput"
+        ):  # one of several processes: what it saw is heard by the first
+            return
         cells = [
             {"policy": p, "family": f, "passed": n, "clauses": sorted(self.clauses[p, f])}
-            for (p, f), n in self.passed.items()
+            for (p, f), n in sorted(self.passed.items(), key=_place)
         ]
         versions = {
             "python": platform.python_version(),
@@ -72,6 +76,21 @@ class Recorder:
             "failed": self.failed,
         }
         _write(self.path, json.dumps(record, indent=1))
+
+
+def _place(item: tuple[tuple[str, str], int]) -> tuple[int, int, str, str]:
+    """The order of the tables, whichever process was first."""
+    from contract.cells import POLICIES
+    from families import FAMILIES
+
+    (policy, family), _ = item
+    policies, families = [cell.id or cell.name for cell in POLICIES.values()], list(FAMILIES)
+    return (
+        policies.index(policy) if policy in policies else len(policies),
+        families.index(family) if family in families else len(families),
+        policy,
+        family,
+    )
 
 
 def render(record: dict[str, Any]) -> str:

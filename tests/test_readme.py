@@ -156,6 +156,31 @@ def test_the_table_of_policies_is_what_they_say_of_themselves() -> None:
     assert [[row[0], row[1], *row[3:]] for row in rows] == expected
 
 
+def test_every_clause_of_the_contract_is_explained() -> None:
+    """What `docs/support.md` counts by; and no clause that no test stands behind."""
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (C\d+) \| \S.*\. \|$", text, re.MULTILINE)
+    files = {path.name.split("_")[1] for path in (ROOT / "tests/contract").glob("test_c[0-9]*.py")}
+    assert told == sorted({f"C{int(clause[1:])}" for clause in files}, key=lambda clause: int(clause[1:]))
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    linked = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        path = page.relative_to(ROOT / "docs").as_posix()
+        assert path == "index.md" or f"]({path})" in linked, path
+
+
+def test_the_source_distribution_has_what_its_tests_need() -> None:
+    import tomllib
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    included = settings["hatch"]["build"]["targets"]["sdist"]["include"]
+    needed = {*settings["pytest"]["ini_options"]["testpaths"], "src", "Makefile"}
+    needed |= {page.relative_to(ROOT).parts[0] for page in PAGES}
+    assert {f"/{path}" for path in needed} <= set(included)
+
+
 def test_there_is_something_to_check() -> None:
     assert len(blocks(ROOT / "README.md", "python")) >= 2
     assert commands("sinkpin")

@@ -61,7 +61,10 @@ class Budget:
             raise BudgetError(f"budget {text} leaves room for nothing: it must be above zero; write {_FORMS}")
         if unit == "%":
             if number > 100:
-                raise BudgetError(f"budget {text} is more than the whole prompt: a share is at most 100%")
+                raise BudgetError(
+                    f"budget {text} is more than all of it: a share, of the prompt or (in a comparison without one) of the text, is at "
+                    "most 100%"
+                )
             return cls(text, "share", share=number / 100)
         if unit:
             return cls(text, "bytes", amount=int(number * _UNITS[unit]))

@@ -12,7 +12,7 @@ from contract.cells import CACHE, feed
 from families import build, pad_left, tokens
 from sinkpin import BoundedCache
 from sinkpin.cache import snapshot
-from sinkpin.errors import CacheError, PolicyError, SinkpinError
+from sinkpin.errors import CacheError, InputError, PolicyError, SinkpinError
 from sinkpin.policies import names
 from sinkpin.policies.base import Policy, newest
 
@@ -52,6 +52,17 @@ def test_rows_padding_and_share_budgets_come_back(policy: str, file: Path) -> No
     for step in range(30, 36):
         more = torch.full((2, 1), step)
         assert torch.equal(feed(model, cache, more), feed(model, loaded, more))
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    """Kills: an error that names a temporary file."""
+    with BoundedCache(build(), 14) as cache:
+        for path, says in ((tmp_path / "missing" / "cache", "make it first"), (tmp_path, "is a folder")):
+            with pytest.raises(InputError, match=says) as caught:
+                cache.save(path)
+            assert str(path) in str(caught.value)
+            assert f".{path.name}." not in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 class Oldest(Policy):

@@ -49,7 +49,7 @@ def no_model(monkeypatch):
         (["--budget", "64,-5"], "budget -5 leaves room for nothing"),
         (["--budget", "-5,64"], "budget -5 leaves room for nothing"),
         (["--budget", "0%"], "budget 0% leaves room for nothing"),
-        (["--budget", "101%"], "more than the whole prompt"),
+        (["--budget", "101%"], "is at most 100%"),
         (["--budget", "nonsense"], "budget 'nonsense' cannot be read"),
         (["--budget", ""], "--budget '' has an empty item"),
         (["--budget", "64,,256"], "has an empty item: write a list like 64,256"),

@@ -419,6 +419,52 @@ def test_a_policy_that_shares_wrongly(answer):
         refused(PolicyError, lambda: feed(model, cache, families.tokens(5)), "FaultyShare")
 
 
+@dataclass(frozen=True)
+class Looking(Policy):
+    """Looks at the last `looks(room)` queries."""
+
+    looks: Any
+    kind: str = "scored"
+    name: ClassVar[str] = "looking"
+    needs: ClassVar[frozenset[str]] = frozenset({"recent"})
+
+    def keep(self, view, n):
+        return newest(view, n)
+
+    def window(self, room):
+        return self.looks(room)
+
+
+@pytest.mark.parametrize(
+    ("looks", "kind", "says"),
+    [
+        (lambda room: 0, "scored", "1 or more"),
+        (lambda room: -1, "scored", "1 or more"),
+        (lambda room: room / 2, "scored", "whole number"),
+        (lambda room: None, "scored", "whole number"),
+        (lambda room: room - 8, "prompt", "1 or more"),
+        (lambda room: room + 1, "prompt", "in room for 8"),
+    ],
+    ids=["none", "negative", "a fraction", "None", "none in this room", "more than the room"],
+)
+def test_a_policy_that_looks_back_wrongly(looks, kind, says):
+    """Refused when the cache is made, with the room.
+
+    Kills: a window of 0 that looks at everything, since [-0:] does; an error in the midst of a forward.
+    """
+    model = families.build()
+    refused(PolicyError, lambda: sinkpin.BoundedCache(model, 12, Looking(looks, kind)), "looking", says)
+
+
+def test_layers_that_are_not_there():
+    """Kills: an IndexError from a list of ours."""
+    with sinkpin.BoundedCache(families.build(), budget=12) as cache:
+        for ask in (cache.origins, cache.kept):
+            refused(InputError, lambda ask=ask: ask(9), "layer 9", "2 layers")
+            refused(InputError, lambda ask=ask: ask("0"), "layer '0'")
+            assert ask(-1) is not None
+
+
 def with_a_mask_of_its_own():
     """Qwen 2 MoE: its decoder narrows the mask of sliding layers and tells attention nothing."""
     config = families._grouped(

@@ -11,7 +11,7 @@ import torch
 
 from sinkpin import policies
 from sinkpin.errors import PolicyError
-from sinkpin.policies import names, parse, resolve
+from sinkpin.policies import names, parse, resolve, spelled
 from sinkpin.policies.base import Policy, QueryStatistics, Ranked, View, highest, newest
 from sinkpin.policies.random import hashes
 
@@ -283,6 +283,17 @@ def test_an_installed_policy_takes_its_options(monkeypatch: pytest.MonkeyPatch) 
         resolve("picky:derived=3")
     with pytest.raises(PolicyError, match="policy 'picky': depth=0 is not above zero"):
         resolve("picky:depth=0")
+
+
+@pytest.mark.parametrize("weights", [(1, 2), {3}])
+def test_what_json_does_not_give_back_cannot_be_written_down(
+    monkeypatch: pytest.MonkeyPatch, weights: object
+) -> None:
+    """Kills: a saved cache that comes back under another policy; a traceback from `json` in `save`."""
+    install(monkeypatch, "picky", f"{__name__}:Picky")
+    with pytest.raises(PolicyError, match="cannot be written down"):
+        spelled(Picky(2, weights))  # type: ignore[arg-type]
+    assert spelled(resolve("adakv:base=snapkv,base.kernel=5"))[1]["base.kernel"] == 5
 
 
 def test_an_object_of_ones_own_is_taken_as_it_is() -> None:

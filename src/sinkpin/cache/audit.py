@@ -19,7 +19,9 @@ _FIRST = 4
 @dataclass(frozen=True)
 class HeadAudit:
     """One layer and KV head. `pins_held`, `first_held`: shares of the pins, and of the first four real tokens, met so far
-    that are still held. `kept`: entries of the fullest row; `evicted`: of all rows; `allotment`: this layer's budget."""
+    that are still held, all rows together. `kept`: entries of the fullest row; `evicted`: the sum over rows. `allotment`:
+    this layer's budget; where its heads share one (`adakv`) that is their mean, and `kept` each head's own part. `nbytes`:
+    of all rows, an equal part of the layer's."""
 
     layer: int
     head: int

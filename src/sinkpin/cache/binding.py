@@ -248,7 +248,7 @@ def _compiled_attention(
         )
     [(door, forward)] = inside
     told = {"scaling": scaling, "softcap": softcap, "slopes": slopes, "s_aux": s_aux}
-    return forward.attend_in_graph(layer, q, k, v, **_as_before(door.config, told))
+    return forward.attend_in_graph(layer, q, k, v, **_as_before(door, told))
 
 
 @_compiled_attention.register_fake
@@ -263,13 +263,13 @@ def _attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, given
     if guest is None:
         function = compat.attention_function(module, switch.before(module.config))
         return function(module, q, k, v, mask, **given)
-    return guest.attend(module, q, k, v, **_as_before(module.config, given))
+    return guest.attend(module, q, k, v, **_as_before(module, given))
 
 
-def _as_before(config: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _as_before(holder: Any, given: dict[str, Any]) -> dict[str, Any]:
     """transformers' sdpa leaves the soft cap out (later versions keep Gemma 2 from using it), and below its budget a
     cache must not change what a model says."""
-    if given.get("softcap") is not None and switch.before(config) == "sdpa":
+    if given.get("softcap") is not None and switch.before(holder.config) == "sdpa":
         return {**given, "softcap": None}
     return given
 

@@ -160,7 +160,7 @@ class BoundedCache(Cache):
                 "its layer_budget()"
             )
         shared = self._layers[indices[0]].ledger.shared
-        windows = {0 if shared else policy.window(part - pins) for part in parts}
+        windows = {0 if shared else _checked_window(policy, part - pins) for part in parts}
         for index, part in zip(indices, parts, strict=True):
             ledger = self._layers[index].ledger
             ledger.rule = replace(ledger.rule, budget=part)
@@ -222,15 +222,22 @@ class BoundedCache(Cache):
         """Indices of the layers that the budget applies to: those without a sliding window of their own."""
         return [layer.facts.index for layer in self._layers if layer.facts.sliding is None]
 
+    def _layer(self, index: int) -> BoundedLayer:
+        if type(index) is not int or not -len(self._layers) <= index < len(self._layers):
+            raise InputError(
+                f"layer {index!r}: this model has {len(self._layers)} layers, 0 to {len(self._layers) - 1}"
+            )
+        return self._layers[index]
+
     def kept(self, layer: int = 0) -> int:
         """Entries held by the fullest row and head of a layer."""
-        origins = self._layers[layer].ledger.origins
+        origins = self._layer(layer).ledger.origins
         return 0 if origins is None or origins.numel() == 0 else int((origins >= 0).sum(-1).max())
 
     def origins(self, layer: int = 0) -> Tensor:
         """int64 `[batch, kv_heads, kept]`: each entry's index among its row's real tokens, ascending; -1 (first) is an
         empty slot."""
-        facts, held = self._layers[layer].facts, self._layers[layer].ledger.origins
+        facts, held = self._layer(layer).facts, self._layer(layer).ledger.origins
         if held is None:
             return torch.empty(self._stream.batch or 0, facts.kv_heads, 0, dtype=torch.int64)
         return held.long().sort(-1).values.expand(-1, facts.kv_heads, -1)
@@ -292,7 +299,8 @@ class BoundedCache(Cache):
     def save(self, path: str | Path) -> None:
         """Write the cache to one safetensors file, atomically: what `load` makes of it continues bit for bit.
 
-        Raises `CacheError` while a rollback is pending (`crop(0)` ends it), `OSError` where the file cannot be written.
+        Raises `CacheError` while a rollback is pending (`crop(0)` ends it), `InputError` for a place that
+        cannot be written to, `OSError` where writing fails.
         """
         self._check_usable()
         if self._stream.recording and self._stream.uncommitted:
@@ -507,6 +515,23 @@ class BoundedCache(Cache):
         """Each row `repeats` times, side by side."""
         if (batch := self._stream.batch) is not None:
             self.reorder_cache(torch.arange(batch).repeat_interleave(repeats))
+
+
+def _checked_window(policy: Policy, room: int) -> int:
+    """`policy.window(room)`. Raises `PolicyError` for one that the evidence or a prompt's choice cannot be taken with."""
+    window: object = policy.window(room)
+    least = 1 if "recent" in policy.needs else 0
+    if type(window) is not int or window < least:
+        raise PolicyError(
+            f"policy {policy.name!r} has a window of {window!r} in room for {room} entries beside the pins: it must be a "
+            f"whole number, {least} or more; correct its window(room)"
+        )
+    if policy.kind == "prompt" and window > room:
+        raise PolicyError(
+            f"policy {policy.name!r} has a window of {window}, all of which stays, in room for {room} entries beside the "
+            "pins: correct its window(room), or raise the budget"
+        )
+    return window
 
 
 def _checked_budget(policy: Policy, budget: int | str | Budget | None, sinks: int) -> Budget | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sinkpin
 from sinkpin.cache import compat
-from sinkpin.errors import CacheError, PolicyError
+from sinkpin.errors import CacheError, InputError, PolicyError
 from sinkpin.policies import resolve, spelled
 
 if TYPE_CHECKING:
@@ -46,7 +46,15 @@ def save(cache: "BoundedCache", path: str | Path) -> None:
     }
     about["digest"] = _digest(about, tensors)
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file in it to save the cache to")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:  # in its own words it names a temporary file
+        raise InputError(
+            f"cannot save the cache to {path} ({error.strerror or error}): {path.parent} has to be a folder that may be "
+            "written to; make it first, or name another file"
+        ) from error
     os.close(handle)
     try:
         save_file(tensors, temporary, metadata={"sinkpin": json.dumps(about)})

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sinkpin.attention.rope import Rotary
-from sinkpin.attention.scores import Scoring, summed
+from sinkpin.attention.scores import Scoring
+from sinkpin.attention.single import Near, Ranks, attend
 from sinkpin.cache.choice import dropped
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger
@@ -45,7 +45,9 @@ class Arrival:
         """cos and sin `[2, 1, 1, 1, rotary_dim / 2]` of the token's index and of the last rank; made once for all
         layers. `[1, …]`, of its index alone, where `last` is None."""
         if (rotary, last) not in self._tables:
-            where = torch.tensor([self.at] if last is None else [self.at, last], device=self.index.device)
+            where = self.index[0]
+            if last is not None:
+                where = torch.cat((where, torch.full_like(where, last)))
             self._tables[rotary, last] = rotary.tables(where[:, None, None, None])
         return self._tables[rotary, last]
 
@@ -110,39 +112,41 @@ class Slide:
         held, spans = ledger.origins[0, 0], arrival.pins(ledger)
         self.slot = torch.where(_pinned(spans, held), _LATE, held).argmin(-1, keepdim=True)
         self.origins = held.index_copy(0, self.slot, arrival.index[0].to(held.dtype))
-        self.pins = _met(spans, arrival.at)
-        self.last = rule.budget - 1 if rule.frame == "slots" and self.pins else None
+        pins = _met(spans, arrival.at)
+        self.last = rule.budget - 1 if rule.frame == "slots" and pins else None
         if self.last is not None:
             early = torch.where(_pinned(spans, self.origins), self.origins, _LATE)
-            self.pin_slots = early.argsort(-1)[: self.pins]
-            index = self.origins[self.pin_slots]
-            rank = torch.arange(self.pins, device=held.device)
-            self.to_rank = rank - index
+            self.pin_slots = early.argsort(-1)[:pins]
+            rank = torch.arange(pins, device=held.device)
+            self.to_rank = rank - self.origins[self.pin_slots]
+            # The first tokens' ranks are their indices.
+            self.turns = any(start for start, _ in spans)
             # A pin's distance grows until the unpinned entries after it fill the window, see `banded`.
-            self.saturated = arrival.at + self.to_rank >= self.last
-            self.ahead_of_last = rank - self.last
-        self._to_rank: dict[Rotary, tuple[Tensor, Tensor]] = {}
+            self.nearer = arrival.at + self.to_rank >= self.last
+            self.ahead = rank - self.last
+        self._turns: dict[Rotary, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
         rotary = layer.rotary(self.arrival.length)
-        near = far = q.float()
+        here = last = q.float()
         if rotary is not None:
-            k, near, far = _rotated(q, k, rotary, self.arrival.tables(rotary, self.last))
+            k, here, last = _rotated(q, k, rotary, self.arrival.tables(rotary, self.last))
         layer.storage.put(self.slot, k, v)
-        keys, values = layer.storage.read()
-        slopes = scoring.slopes is not None
-        ahead = (self.origins - self.arrival.at) if slopes else None
-        scores = scoring.scores(near, keys.float(), ahead)
-        if self.last is not None and (rotary is not None or slopes):
-            pins = keys.index_select(2, self.pin_slots).float()
-            if rotary is not None:
-                if rotary not in self._to_rank:
-                    self._to_rank[rotary] = rotary.tables(self.to_rank)
-                pins = rotary.rotate(pins, self._to_rank[rotary])
-            moved = scoring.scores(far, pins, self.ahead_of_last)
-            still = scores.index_select(-1, self.pin_slots)
-            scores.index_copy_(-1, self.pin_slots, torch.where(self.saturated, moved, still))
-        return summed(scoring.weights(scores), values.float())
+        biased = scoring.slopes is not None
+        near = None
+        if self.last is not None and (biased or rotary is not None):
+            near = Near(self.pin_slots, self.nearer, self.ahead, last, rotary, self._turn(rotary))
+        ahead = (self.origins - self.arrival.at).expand(len(q), 1, -1) if biased else None
+        out, _ = attend(here, *layer.storage.read(), scoring, ahead=ahead, near=near)
+        return out
+
+    def _turn(self, rotary: Rotary | None) -> tuple[Tensor, Tensor] | None:
+        """What turns pins on from their indices to their ranks, made once for all layers."""
+        if rotary is None or not self.turns:
+            return None
+        if rotary not in self._turns:
+            self._turns[rotary] = rotary.tables(self.to_rank)
+        return self._turns[rotary]
 
     def finish(self) -> None:
         self.ledger.replace(
@@ -160,29 +164,29 @@ class Swap:
         ledger, arrival = self.ledger, self.arrival
         rotary, origins = layer.rotary(arrival.length), ledger.origins
         assert origins is not None
-        held = origins.shape[-1]
-        keys, values = layer.storage.read()
-        near, own, stored = q.float(), k.float(), k
-        keys, order, ranks = keys.float(), origins.argsort(-1), None
-        if rotary is not None and ledger.rule.turned:
-            stored, near, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
-            own = stored.float()
-        elif ledger.rule.frame == "slots":
-            ranks = torch.arange(held, device=order.device).expand_as(order)
-            ranks = torch.empty_like(order).scatter_(-1, order, ranks)
+        held, order = origins.shape[-1], origins.argsort(-1)
+        here, own, stored = q.float(), k.float(), k
+        ahead, ranks = origins - arrival.at, None
+        if ledger.rule.frame == "slots":
+            at = torch.arange(held, device=order.device).expand_as(order)
+            at = torch.empty_like(order).scatter_(-1, order, at)
+            ahead = at - held
             if rotary is not None:
-                table = rotary.up_to(held + 1, keys.device)
-                at_ranks, last = (x.chunk(2, dim=-1) for x in (F.embedding(ranks, table), table[held:]))
-                keys = rotary.rotate(keys, at_ranks)
-                near, own = rotary.rotate(q, last), rotary.rotate(k, last)
-        ahead = None
-        if scoring.slopes is not None:
-            ahead = (ranks - held if ranks is not None else origins - arrival.at)[:, :, None, None]
-        here = None if ahead is None else torch.zeros_like(ahead[..., :1])
-        scores = (scoring.scores(near, keys, ahead), scoring.scores(near, own, here))
-        weights = scoring.weights(torch.cat(scores, dim=-1))
-        out = summed(weights[..., :held], values.float()) + summed(weights[..., held:], v.float())
-        slot = self._slot(layer, origins, order, weights.mean(2)[:, :, 0])
+                ranks = Ranks(rotary, rotary.up_to(held + 1, q.device), at)
+                last = ranks.table[held:].chunk(2, dim=-1)
+                here, own = rotary.rotate(q, last), rotary.rotate(k, last)
+        elif rotary is not None:
+            stored, here, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
+            own = stored.float()
+        out, paid = attend(
+            here,
+            *layer.storage.read(),
+            scoring,
+            own=(own, v),
+            ahead=None if scoring.slopes is None else ahead,
+            ranks=ranks,
+        )
+        slot = self._slot(layer, origins, order, paid)
         layer.storage.swap(slot, stored, v)
         layer.evidence.swap(slot)
         ledger.swap(slot, arrival.index[:, None])

@@ -35,8 +35,7 @@ EXAMPLES = r"""  sinkpin compare
   sinkpin compare MODEL --text book.txt --budget 512,25% --policy window --sinks 0,4 --tokens 8192
       any Hugging Face folder or hub name, any UTF-8 text
   sinkpin compare MODEL --policy h2o --policy snapkv:kernel=5 --budget 10% --prompt 2048 --tokens 2560
-      policies with options, at a tenth of a prompt; `sinkpin policies` lists them, `sinkpin policies snapkv` explains
-      one
+      policies with options, at a tenth of a prompt; `sinkpin policies` lists them
   zcat book.gz | sinkpin compare MODEL --text - --budget 64MiB --json > result.json
       text from standard input, budget in bytes; one JSON document on standard output
   sinkpin compare --replace-first "\n" --policy window

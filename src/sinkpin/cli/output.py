@@ -77,8 +77,9 @@ def _shown(result: "Comparison", *, on_terminal: bool) -> str:
 
     from sinkpin.evaluate.text import as_text
 
-    if not on_terminal:
-        return as_text(result, width=_PIPE, notes=True)
     console = Console()
+    if not on_terminal:
+        width = console.width if os.environ.get("COLUMNS", "").isdecimal() else _PIPE
+        return as_text(result, width=width, notes=True)
     colour = console.color_system is not None and not console.no_color
     return as_text(result, width=min(console.width, _WIDEST), colour=colour, notes=True)

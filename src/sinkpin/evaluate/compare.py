@@ -159,7 +159,7 @@ def _first_scored(
                 "" if policy.kind == "position" else f", fed {chunk} at a time"
             )
             raise BudgetError(
-                f"{arm.name} {held}, evicts nothing of a text of {tokens} tokens that could be scored"
+                f"{arm.name} {held}, and evicts nothing of a text of {tokens} tokens that could be scored"
                 f"{f' after a prompt of {prompt}' if prompt else ''}: give more text, or a smaller budget"
             )
         first = max(first, touched)

@@ -7,7 +7,7 @@ plus itself, so its chunk is part of the result. Not covered: statistics over th
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,11 @@ def one_text(input_ids: Any, vocabulary: int) -> Tensor:
 
     Raises `InputError` for anything else, and for ids that the model's vocabulary does not have.
     """
+    kind = type(input_ids).__name__
+    if isinstance(input_ids, str):
+        raise InputError(f"input_ids is a {kind}: a text has to be encoded first, tokenizer(text).input_ids")
+    if isinstance(input_ids, Mapping):  # what a tokenizer returns
+        raise InputError(f"input_ids is a {kind}: give the ids in it alone, tokenizer(text).input_ids")
     try:
         input_ids = torch.as_tensor(input_ids)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -4,6 +4,7 @@ The table holds strings, so that names can be checked and listed without importi
 """
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -114,7 +115,7 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
 
 
 def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
-    """A name and options from which `resolve` makes an equal policy. Raises `PolicyError` where none do."""
+    """A name and options, as JSON, from which `resolve` makes an equal policy. Raises `PolicyError` where none do."""
     options: dict[str, Any] = {}
     written: list[str] = (
         [field.name for field in fields(policy) if field.init] if is_dataclass(policy) else []
@@ -125,7 +126,11 @@ def spelled(policy: "Policy") -> tuple[str, dict[str, Any]]:
             value, inner = spelled(value)
             options |= {f"base.{key}": each for key, each in inner.items()}
         options[option] = value
-    if policy.name not in table() or resolve(policy.name, options) != policy:
+    try:
+        read_back = json.loads(json.dumps(options))
+    except TypeError:  # an option that is no number or text
+        read_back = None
+    if policy.name not in table() or read_back is None or resolve(policy.name, read_back) != policy:
         raise PolicyError(
             f"policy {policy!r} cannot be written down: no name in the table makes it; install it under the entry-point "
             f"group {ENTRY_POINTS}, or pass it again when loading"

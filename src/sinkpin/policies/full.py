@@ -11,7 +11,7 @@ from sinkpin.policies.base import Kind, Policy, View
 
 @dataclass(frozen=True)
 class Full(Policy):
-    """The unbounded cache, equal to transformers' `DynamicCache`."""
+    """Everything: the unbounded cache, equal to transformers' `DynamicCache`."""
 
     name: ClassVar[str] = "full"
     kind: ClassVar[Kind] = "position"

@@ -44,7 +44,7 @@ def hashes(seed: int, layer: int, heads: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Random(Policy):
-    """Keeps the newest unpinned entry and a random choice of the rest, another one in each layer and KV head."""
+    """The newest entry and a random choice: another one in each layer and KV head."""
 
     seed: int = 0
 

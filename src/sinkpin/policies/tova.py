@@ -24,7 +24,7 @@ from sinkpin.policies.base import Need, Ranked, View
 
 @dataclass(frozen=True)
 class TOVA(Ranked):
-    """The entries to which the newest query, averaged over all heads of the layer, pays most."""
+    """What the newest query attends to: averaged over all heads of the layer."""
 
     name: ClassVar[str] = "tova"
     per_head: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from sinkpin.policies.base import Frame, Kind, Policy, View, newest
 
 @dataclass(frozen=True)
 class Window(Policy):
-    """Recency. With `sinks=0` the plain sliding window, which collapses once the first tokens leave it."""
+    """The most recent entries. With `sinks=0` the plain sliding window, which collapses once the first tokens leave it."""
 
     name: ClassVar[str] = "window"
     kind: ClassVar[Kind] = "position"
@@ -29,7 +29,7 @@ class Window(Policy):
 
 @dataclass(frozen=True)
 class Streaming(Window):
-    """StreamingLLM: `window` that insists on at least one pinned sink."""
+    """The most recent entries, and at least one pinned sink: StreamingLLM."""
 
     name: ClassVar[str] = "streaming"
     min_sinks: ClassVar[int] = 1
