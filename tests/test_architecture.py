@@ -16,9 +16,10 @@ ALLOWED: dict[str, set[str]] = {
     "policies": set(),
     "cache": {"attention", "policies"},
     "evaluate": {"cache", "policies"},
+    "bench": {"cache", "policies", "evaluate"},
     "contract": {"cache", "policies"},
     "demo": {"cli"},  # nothing but the names it shares with the command
-    "cli": {"evaluate", "demo", "cache", "policies"},
+    "cli": {"evaluate", "bench", "demo", "cache", "policies"},
 }
 FOUNDATION = {"errors", "budget"}
 KNOWS_TRANSFORMERS = {"cache", "cli", "demo", "contract"}

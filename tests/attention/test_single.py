@@ -23,7 +23,9 @@ def test_a_cache_decodes_through_the_kernel(family, setup, monkeypatch):
     with mock.patch.dict(os.environ, INTERPRETED):
         logits, held, *_ = streamed(family, setup)
     plain = setup.get("pins") and setup["policy"] == "window" and family == "llama"
-    assert bool(calls) != bool(plain)  # pins in the midst of a text are turned on, which the kernel does not do
+    assert bool(calls) != bool(
+        plain
+    )  # pins in the midst of a text are turned on, which the kernel does not do
     assert all(torch.equal(a, b) for a, b in zip(held, wanted_held, strict=True))
     torch.testing.assert_close(logits, wanted, atol=2e-5 * float(wanted.abs().max()), rtol=0)
 

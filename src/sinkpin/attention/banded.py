@@ -135,7 +135,7 @@ class Band:
             near = own[:, :, start:stop].float()
             pin_scores = self._pin_scores(block, near, at_last[:, :, start:stop], pins, scoring, moves)
             seen_keys, seen_values = keys[:, :, block.keys], values[:, :, block.keys]
-            if fused:
+            if block.bias is not None:
                 out, lse = attend(near.to(q.dtype), seen_keys, seen_values, block.bias, scoring.scale)
                 out = out if pin_scores is None else merged(out, lse, pin_scores, pins.values)
             else:

@@ -64,7 +64,8 @@ def attend(
         return _in_kernel(q, keys, values, scoring, own, ahead, near, ranks)
     held = keys.float()
     if ranks is not None:
-        held = ranks.rotary.rotate(held, F.embedding(ranks.at, ranks.table).chunk(2, dim=-1))
+        cos, sin = F.embedding(ranks.at, ranks.table).chunk(2, dim=-1)
+        held = ranks.rotary.rotate(held, (cos, sin))
     spread = None if ahead is None else ahead[:, :, None, None]
     scores = scoring.scores(q, held, spread)
     if near is not None:

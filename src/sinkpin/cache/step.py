@@ -173,8 +173,8 @@ class Swap:
             ahead = at - held
             if rotary is not None:
                 ranks = Ranks(rotary, rotary.up_to(held + 1, q.device), at)
-                last = ranks.table[held:].chunk(2, dim=-1)
-                here, own = rotary.rotate(q, last), rotary.rotate(k, last)
+                cos, sin = ranks.table[held:].chunk(2, dim=-1)
+                here, own = (rotary.rotate(x, (cos, sin)) for x in (q, k))
         elif rotary is not None:
             stored, here, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
             own = stored.float()
