@@ -205,7 +205,7 @@ def test_perplexity_is_that_of_compare(subject):
 def test_perplexity_is_not_timed_where_the_ways_disagree(subject, monkeypatch):
     cut = perplexity.Way._cut
     monkeypatch.setattr(perplexity.Way, "_cut", lambda self, ids: cut(self, ids) + 0.01)
-    with pytest.raises(GateError, match="differs by"):
+    with pytest.raises(GateError, match="losses differ by"):
         perplexity.run(subject, Perplexity(entries=40, tokens=100, loop_tokens=50))
 
 
