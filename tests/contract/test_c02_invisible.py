@@ -135,12 +135,13 @@ def test_inputs_embeds(policy):
 
 
 @every_policy()
-def test_bfloat16_within_its_own_noise(policy):
-    """In bf16 we are as near to the fp32 truth of the same weights as DynamicCache is.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_half_precision_within_its_own_noise(policy, dtype):
+    """In half precision we are as near to the fp32 truth of the same weights as DynamicCache is.
 
     Kills: rotation, scores or softmax in bf16, which are several times worse; a bf16 mask whose minimum overflows.
     """
-    model = families.build(dtype=torch.bfloat16)
+    model = families.build(dtype=dtype)
     ids = families.tokens(60)
     got, other = both(policy, model, lambda cache: feed_in(model, cache, ids, 10))
     exact = copy.deepcopy(model).float()
