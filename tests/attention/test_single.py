@@ -13,7 +13,9 @@ INTERPRETED = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}  # 
 pytest.importorskip("triton.language", reason="triton is not installed: pip install triton")
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "falcon-alibi"])
+@pytest.mark.parametrize(
+    "family", ["llama", *(pytest.param(f, marks=pytest.mark.slow) for f in ("gpt_oss", "falcon-alibi"))]
+)
 @pytest.mark.parametrize("setup", SETUPS[:7], ids=lambda setup: "-".join(map(str, setup.values())))
 def test_a_cache_decodes_through_the_kernel(family, setup, monkeypatch):
     """Kills: a query, a distance, a table or a pin that reaches the kernel otherwise than the plain operations."""
