@@ -1,5 +1,8 @@
 """The path of single tokens and the path of everything else: the same entries, the same logits, the same bytes."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ from contract.cells import feed
 from families import FAMILIES, build, tokens
 from sinkpin import BoundedCache
 from sinkpin.cache import forward, step
+from sinkpin.policies.base import Ranked
 
 SETUPS = [
     {"policy": "window", "sinks": 2},
@@ -90,13 +94,38 @@ def test_nothing_is_allocated_for_good(policy):
 
 @torch.no_grad()
 def test_a_saved_cache_lies_in_order(tmp_path):
-    """Steps leave entries out of order; a file, a copy and a reordering of rows go on all the same."""
+    """Steps leave entries out of order, a file has them in order: what is loaded goes on with a chunk as the saved does."""
     model, ids = build(), tokens(40, rows=2)
     with BoundedCache(model, budget=12, policy="h2o") as cache:
         for stop in range(14, 30):
             feed(model, cache, ids[:, stop - 1 : stop] if stop > 14 else ids[:, :14])
         cache.save(tmp_path / "file")
         with BoundedCache.load(tmp_path / "file", model) as loaded:
-            for i in range(30, 40):
-                wanted = feed(model, cache, ids[:, i : i + 1])
-                assert torch.equal(feed(model, loaded, ids[:, i : i + 1]), wanted)
+            chunks = [
+                ids[:, 30:35],
+                *(ids[:, i : i + 1] for i in range(35, 40)),
+            ]  # the first relies on the order
+            for chunk in chunks:
+                assert torch.equal(feed(model, loaded, chunk), feed(model, cache, chunk))
+
+
+@dataclass(frozen=True)
+class Indifferent(Ranked):
+    """Scores every candidate alike."""
+
+    name: ClassVar[str] = "indifferent"
+
+    def scores(self, view, n):
+        return torch.zeros(view.origins.shape)
+
+
+@torch.no_grad()
+def test_of_equal_scores_the_newer_stays():
+    """One token at a time too, pins apart. Kills: ties that are broken by where an entry happens to lie."""
+    model, ids = build(), tokens(40)
+    with BoundedCache(model, 12, Indifferent(), sinks=2) as cache:
+        feed(model, cache, ids[:, :14])
+        for i in range(14, 40):
+            feed(model, cache, ids[:, i : i + 1])
+            wanted = [0, 1, *range(i - 9, i + 1)]
+            assert cache.origins()[0].tolist() == [wanted] * cache.origins().shape[1]

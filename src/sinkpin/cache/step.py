@@ -1,7 +1,7 @@
 """One new token in every row, into layers that are full: what goes makes room in place, nothing else moves.
 
 This is decoding in its steady state, where a cache spends its life. Nothing is copied, appended or sorted that need
-not be; no host waits for a device. Which entries are seen and which one goes is what `ledger` and `choice` say, at
+not be; no host waits for a device, unless a policy's own `keep` has to be checked. Which entries are seen and which one goes is what `ledger` and `choice` say, at
 equal scores too. Entries then no longer lie in the order of the text; `in_order` restores it for everything else.
 
 Not covered, and left to `ledger.Plan`: several tokens at once, padding, rollback, gradients, heads that share a budget,
