@@ -33,8 +33,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def commands(tool: str) -> list[str]:
-    """Every line of a shell block that runs `tool`, without its prompt and comment."""
-    lines = [line for page in PAGES for body in blocks(page, "sh", "console") for line in body.splitlines()]
+    """Every command of a shell block that runs `tool`, on one line, without its prompt and comment."""
+    bodies = [body.replace("\\\n", " ") for page in PAGES for body in blocks(page, "sh", "console")]
+    lines = [line for body in bodies for line in body.splitlines()]
     lines = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
     return [line for line in lines if line.split(" ")[0] == tool]
 
