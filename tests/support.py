@@ -36,7 +36,7 @@ class Recorder:
         for item in items:
             params = item.callspec.params if hasattr(item, "callspec") else {}
             if (policy := params.get("policy")) is not None and hasattr(policy, "cache"):
-                clause = item.path.name.removeprefix("test_").split("_")[0].upper()
+                clause = _clause(item.path)
                 # A test of policies alone builds a Llama, see `contract.cells.every_policy`.
                 cell = (policy.id or policy.name, params.get("family", "llama"), clause)
                 item.user_properties.append(("cell", cell))
@@ -78,6 +78,12 @@ class Recorder:
         _write(self.path, json.dumps(record, indent=1))
 
 
+def _clause(path: Path) -> str:
+    """`C3` of `test_c03_visible_set.py`, `generate` of `test_generate.py`."""
+    word = path.stem.removeprefix("test_").split("_")[0]
+    return f"C{int(word[1:])}" if word[1:].isdigit() else word
+
+
 def _place(item: tuple[tuple[str, str], int]) -> tuple[int, int, str, str]:
     """The order of the tables, whichever process was first."""
     from contract.cells import POLICIES
@@ -104,7 +110,9 @@ def render(record: dict[str, Any]) -> str:
     policies = list(dict.fromkeys(cell["policy"] for cell in record["cells"]))
     families = list(dict.fromkeys(cell["family"] for cell in record["cells"]))
     passed = {(cell["policy"], cell["family"]): cell["passed"] for cell in record["cells"]}
-    clauses = sorted({c for cell in record["cells"] for c in cell["clauses"]})
+    clauses = sorted(
+        {c for cell in record["cells"] for c in cell["clauses"]}, key=lambda c: (c.islower(), len(c), c)
+    )
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines = [
         "# Which policy was run on which family",

@@ -57,7 +57,7 @@ def test_only_passed_tests_count(pytester):
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider")
     record = json.loads((pytester.path / "out.json").read_text())
-    assert record["cells"] == [{"policy": "window", "family": "llama", "passed": 1, "clauses": ["C01"]}]
+    assert record["cells"] == [{"policy": "window", "family": "llama", "passed": 1, "clauses": ["C1"]}]
     assert len(record["failed"]) == 1
 
 
