@@ -18,7 +18,7 @@ from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring, block_size
 from sinkpin.cache.anatomy import LayerAnatomy
 from sinkpin.cache.ragged import opened, packed
-from sinkpin.cache.storage import placed, writable
+from sinkpin.cache.storage import Place, writable
 from sinkpin.policies.base import Policy, QueryStatistics
 
 OF_QUERIES = frozenset({"mass", "recent", "queries"})
@@ -153,24 +153,23 @@ class Evidence:
 
     # one new token at a time
 
-    def after_one(self, paid: Tensor, order: Tensor) -> dict[str, Any]:
-        """The fields of a `View` of the slots `order [batch, heads, candidates]`, after one query that paid `paid [batch,
+    def after_one(self, paid: Tensor, heads: int) -> dict[str, Tensor]:
+        """What fields of a `View` are made of, `[batch, heads, entries + 1]` each, after one query that paid `paid [batch,
         kv_heads, entries + 1]` to what is held and to its own entry, which comes last."""
-        fields: dict[str, Any] = {}
+        told: dict[str, Tensor] = {}
         if "mass" in self.needs:
             assert self.mass is not None, "mass was not gathered"
             self._own = paid[..., -1:]
             self.mass = writable(self.mass).add_(paid[..., :-1])
-            everything = torch.cat((self.mass, self._own), dim=-1)
-            fields["mass"] = _over(everything, order.shape[1]).gather(-1, order)
+            told["mass"] = _over(torch.cat((self.mass, self._own), dim=-1), heads)
         if "recent" in self.needs:
-            fields["recent"] = _over(paid, order.shape[1]).gather(-1, order)[:, :, None]
-        return fields
+            told["recent"] = _over(paid, heads)
+        return told
 
-    def swap(self, slot: Tensor) -> None:
-        """The new entry took the place of that at `slot [batch, heads, 1]`; one past the last: it was let go itself."""
+    def swap(self, where: Place) -> None:
+        """The new entry went to its place."""
         if self.mass is not None and self._own is not None:
-            self.mass, self._own = placed(self.mass, slot.to(self.mass.device), self._own), None
+            self.mass, self._own = where.put(self.mass, self._own), None
 
     # moving with the entries and rows
 

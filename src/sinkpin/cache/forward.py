@@ -33,7 +33,7 @@ class Forward:
     ) -> None:
         self.layers, self.stream, self.index, self.length = layers, stream, index, length
         self._done = done
-        self._steps = step.plan({layer.ledger for layer in layers}, stream, index, length)
+        self._steps = step.plan(dict.fromkeys(layer.ledger for layer in layers), stream, index, length)
         step.in_order([layer for layer in layers if layer.ledger not in self._steps])
         self.nbytes = nbytes()
         self._plans: dict[Ledger, Plan] = {}
@@ -68,6 +68,7 @@ class Forward:
 
     def attend_in_graph(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
         """As `attend`, from within a compiled graph, where `update` could not announce what comes."""
+        k, v = k.clone(), v.clone()  # the graph writes on where these lie, and a new entry may wait for the exit
         self.layers[layer].incoming = (k, v)
         out, _ = self._attend(self.layers[layer], q, k, v, _scoring(q, given))
         return out.contiguous()
@@ -101,11 +102,14 @@ class Forward:
         """What was decided becomes so, and the cache hears whether every layer was attended to."""
         for ledger, (origins, ragged) in self._origins.items():
             ledger.hold(origins, ragged=ragged)
-        for taken in self._steps.values():
-            taken.finish()
+        left_out = len(self.layers) - len(self._attended)
+        if not left_out:
+            steps = dict.fromkeys(self._steps.values())
+            self.stream.peak = max(self.stream.peak, self.nbytes + sum(taken.nbytes for taken in steps))
+            for taken in steps:
+                taken.finish()
         self.stream.evicted |= bool(self._steps)
         self._plans.clear()
-        left_out = len(self.layers) - len(self._attended)
         self._done(not failed and not left_out)
         if left_out and not failed:
             raise CacheError(

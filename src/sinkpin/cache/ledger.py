@@ -13,7 +13,7 @@ from torch import Tensor
 from sinkpin.attention.banded import Band
 from sinkpin.attention.causal import Causal
 from sinkpin.cache.ragged import opened, packed
-from sinkpin.cache.storage import placed, writable
+from sinkpin.cache.storage import Place, writable
 from sinkpin.policies.base import Frame, Policy
 from sinkpin.policies.pins import met, pinned
 
@@ -82,10 +82,10 @@ class Ledger:
         self._held = writable(self._held).scatter_(-1, slot, origins.to(self._held.dtype))
         self.in_order = False
 
-    def swap(self, slot: Tensor, origins: Tensor) -> None:
-        """As `replace`; where `slot` is one past the last, the new entry is the one that is not held."""
+    def swap(self, where: Place, origins: Tensor) -> None:
+        """As `replace`, at a place that may be nowhere."""
         assert self._held is not None
-        self._held = placed(writable(self._held), slot, origins.to(self._held.dtype))
+        self._held = where.put(self._held, origins.to(self._held.dtype).expand(-1, self._held.shape[1], -1))
         self.in_order = False
 
     def order(self) -> Tensor:

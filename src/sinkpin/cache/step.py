@@ -1,8 +1,9 @@
 """One new token in every row, into layers that are full: what goes makes room in place, nothing else moves.
 
 This is decoding in its steady state, where a cache spends its life. Nothing is copied, appended or sorted that need
-not be; no host waits for a device, unless a policy's own `keep` has to be checked. Which entries are seen and which one goes is what `ledger` and `choice` say, at
-equal scores too. Entries then no longer lie in the order of the text; `in_order` restores it for everything else.
+not be; no host waits for a device, unless a policy's own `keep` has to be checked. Which entries are seen and which one
+goes is what `ledger` and `choice` say, at equal scores too. Entries then no longer lie in the order of the text;
+`in_order` restores it for everything else.
 
 Not covered, and left to `ledger.Plan`: several tokens at once, padding, rollback, gradients, heads that share a budget,
 and policies that read keys, values or all queries.
@@ -21,6 +22,7 @@ from sinkpin.attention.single import Near, Ranks, attend
 from sinkpin.cache.choice import dropped
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger
+from sinkpin.cache.storage import Place
 from sinkpin.cache.stream import Stream
 from sinkpin.policies.base import View
 from sinkpin.policies.pins import Span
@@ -59,22 +61,28 @@ class Step(Protocol):
     """One ledger's share of a step."""
 
     def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
-        """Outputs `[batch, heads, 1, value_dim]` of unrotated `q`, `k`; the layer holds the new entry afterwards."""
+        """Outputs `[batch, heads, 1, value_dim]` of unrotated `q`, `k`."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of new entries that wait beside the cache."""
         ...
 
     def finish(self) -> None:
-        """Every layer was attended to: the ledger says so."""
+        """Every layer was attended to: those that have not yet taken their new entry do, and the ledgers say so."""
         ...
 
 
 def plan(ledgers: Iterable[Ledger], stream: Stream, index: Tensor, length: int) -> dict[Ledger, Step]:
     """A step for each ledger that can take one."""
-    alike = not stream.padded and stream.pins.alike
-    if index.shape[1] != 1 or not alike or stream.recording or torch.is_grad_enabled():
+    rows_agree = not stream.padded and stream.pins.alike
+    if index.shape[1] != 1 or not rows_agree or stream.recording or torch.is_grad_enabled():
         return {}
     arrival = Arrival(index, stream.columns - 1, stream.pins.rows[0], length)
     found: dict[Ledger, Step] = {}
-    for ledger in ledgers:
+    alike: dict[tuple[int, ...], list[Ledger]] = {}
+    for number, ledger in enumerate(ledgers):
         rule = ledger.rule
         if rule.budget is None or ledger.kept != rule.budget or rule.across_heads:
             continue
@@ -85,7 +93,10 @@ def plan(ledgers: Iterable[Ledger], stream: Stream, index: Tensor, length: int) 
             and rule.policy.needs <= _SINGLE
             and (rule.turned or rule.frame == "slots")
         ):
-            found[ledger] = Swap(ledger, arrival)
+            group = (rule.budget, ledger.heads) if rule.policy.layers_alike else (-1, number)
+            alike.setdefault(group, []).append(ledger)
+    for group in alike.values():
+        found |= dict.fromkeys(group, Swap(group, arrival))
     return found
 
 
@@ -148,6 +159,10 @@ class Slide:
             self._turns[rotary] = rotary.tables(self.to_rank)
         return self._turns[rotary]
 
+    @property
+    def nbytes(self) -> int:
+        return 0  # each layer took its entry before it attended
+
     def finish(self) -> None:
         self.ledger.replace(
             self.slot.expand(self.arrival.index.shape[0], 1)[..., None], self.arrival.index[:, None]
@@ -155,67 +170,108 @@ class Slide:
 
 
 class Swap:
-    """The policy's choice: of everything held and the new entry, the one it would rather lose, in each head."""
+    """The policy's choice: of everything held and the new entry, the one it would rather lose, in each head. It is made
+    when all layers have attended, for all of them at once where they are chosen for alike: a choice is many operations
+    on few numbers, so that thirty at a time cost hardly more than one. New entries wait beside the cache until then."""
 
-    def __init__(self, ledger: Ledger, arrival: Arrival) -> None:
-        self.ledger, self.arrival = ledger, arrival
+    def __init__(self, ledgers: Sequence[Ledger], arrival: Arrival) -> None:
+        self.arrival, self.rule = arrival, ledgers[0].rule
+        self.origins = torch.stack([_of(ledger) for ledger in ledgers])
+        """int32 `[layers, batch, heads, entries]`."""
+        self.order = self.origins.argsort(-1)
+        self.at: Tensor | None = None
+        if self.rule.frame == "slots":
+            rank = torch.arange(self.order.shape[-1], device=self.order.device).expand_as(self.order)
+            self.at = torch.empty_like(self.order).scatter_(-1, self.order, rank)
+        self._row = {ledger: row for row, ledger in enumerate(ledgers)}
+        self._waiting: dict[int, _Waiting] = {}
 
     def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
-        ledger, arrival = self.ledger, self.arrival
-        rotary, origins = layer.rotary(arrival.length), ledger.origins
-        assert origins is not None
-        held, order = origins.shape[-1], origins.argsort(-1)
-        here, own, stored = q.float(), k.float(), k
-        ahead, ranks = origins - arrival.at, None
-        if ledger.rule.frame == "slots":
-            at = torch.arange(held, device=order.device).expand_as(order)
-            at = torch.empty_like(order).scatter_(-1, order, at)
-            ahead = at - held
-            if rotary is not None:
-                ranks = Ranks(rotary, rotary.up_to(held + 1, q.device), at)
-                cos, sin = ranks.table[held:].chunk(2, dim=-1)
-                here, own = (rotary.rotate(x, (cos, sin)) for x in (q, k))
+        rotary, row = layer.rotary(self.arrival.length), self._row[layer.ledger]
+        here, own, stored, ranks = q.float(), k.float(), k, None
+        if self.at is not None and rotary is not None:
+            held = self.at.shape[-1]
+            ranks = Ranks(rotary, rotary.up_to(held + 1, q.device), self.at[row].to(q.device))
+            cos, sin = ranks.table[held:].chunk(2, dim=-1)
+            here, own = (rotary.rotate(x, (cos, sin)) for x in (q, k))
         elif rotary is not None:
-            stored, here, _ = _rotated(q, k, rotary, arrival.tables(rotary, None))
+            stored, here, _ = _rotated(q, k, rotary, self.arrival.tables(rotary, None))
             own = stored.float()
         out, paid = attend(
             here,
             *layer.storage.read(),
             scoring,
             own=(own, v),
-            ahead=None if scoring.slopes is None else ahead,
+            ahead=None if scoring.slopes is None else self._ahead(row).to(q.device),
             ranks=ranks,
         )
-        slot = self._slot(layer, origins, order, paid)
-        layer.storage.swap(slot, stored, v)
-        layer.evidence.swap(slot)
-        ledger.swap(slot, arrival.index[:, None])
+        told = layer.evidence.after_one(paid, self.origins.shape[2])
+        self._waiting[row] = _Waiting(layer, stored, v, told)
         return out
 
-    def _slot(self, layer: BoundedLayer, origins: Tensor, order: Tensor, paid: Tensor) -> Tensor:
-        """The slot `[batch, heads, 1]` of the entry that goes; one past the last is the new entry's own. `order`: the
-        slots of those held, the oldest entry's first."""
-        arrival, spans = self.arrival, self.arrival.pins(self.ledger)
-        everything = torch.cat(
-            (origins, arrival.index[:, None].to(origins.dtype).expand(*origins.shape[:2], 1)), -1
-        )
-        order = torch.cat((order, torch.full_like(order[..., :1], origins.shape[-1])), dim=-1)
+    def _ahead(self, row: int) -> Tensor:
+        """Position minus the query's, of what is held."""
+        return self.origins[row] - self.arrival.at if self.at is None else self.at[row] - self.at.shape[-1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.keys.nbytes + one.values.nbytes for one in self._waiting.values())
+
+    def finish(self) -> None:
+        waiting = [self._waiting[row] for row in range(len(self.origins))]
+        slot = self._slot(waiting)
+        held = self.origins.shape[-1]
+        at, nowhere = slot.clamp(max=held - 1), slot == held
+        # On a card, asking which layers let the new entry go would be waiting for it.
+        ask = not nowhere.is_cuda
+        some = nowhere.flatten(1).any(-1).tolist() if ask else [True] * len(waiting)
+        for row, one in enumerate(waiting):
+            where = Place(at[row], nowhere[row] if some[row] else None)
+            one.layer.storage.swap(where, one.keys, one.values)
+            one.layer.evidence.swap(where)
+            one.layer.ledger.swap(where, self.arrival.index[:, None])
+
+    def _slot(self, waiting: "Sequence[_Waiting]") -> Tensor:
+        """The slot `[layers, batch, heads, 1]` of the entry that goes; one past the last is the new entry's own."""
+        arrival, spans = self.arrival, self.arrival.pins(waiting[0].layer.ledger)
+        layers, batch, heads, entries = self.origins.shape
+        new = arrival.index[None, :, None].to(self.origins.dtype).expand(layers, batch, heads, 1)
+        everything = torch.cat((self.origins, new), dim=-1)
+        order = torch.cat((self.order, torch.full_like(self.order[..., :1], entries)), dim=-1)
         ascending = everything.gather(-1, order)
         if len(spans) > 1 or any(start for start, _ in spans):  # the first tokens stand first as it is
             apart = _pinned(spans, ascending).to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
             order, ascending = order.gather(-1, apart), ascending.gather(-1, apart)
         pins = _met(spans, arrival.at)
-        order = order[..., pins:]
+        order = order[..., pins:].flatten(0, 1)
+        fields = {}
+        for name in waiting[0].told:
+            told = torch.cat([one.told[name].to(order.device) for one in waiting])
+            fields[name] = told.gather(-1, order)
+        if "recent" in fields:
+            fields["recent"] = fields["recent"][:, :, None]
         view = View(
-            layer=layer.facts.index,
-            origins=ascending[..., pins:].long(),
+            layer=waiting[0].layer.facts.index,
+            origins=ascending[..., pins:].flatten(0, 1).long(),
             seen=arrival.at + 1,
-            **layer.evidence.after_one(paid, order),
+            **fields,
         )
-        return order.gather(-1, dropped(self.ledger.rule, view)[..., None])
+        return order.gather(-1, dropped(self.rule, view)[..., None]).unflatten(0, (layers, batch))
 
-    def finish(self) -> None:
-        """Said already, layer by layer."""
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A layer's new entry, and what its policy is told of everything held and, last, of the new entry."""
+
+    layer: BoundedLayer
+    keys: Tensor
+    values: Tensor
+    told: dict[str, Tensor]
+
+
+def _of(ledger: Ledger) -> Tensor:
+    assert ledger.origins is not None
+    return ledger.origins
 
 
 def _pinned(spans: tuple[Span, ...], index: Tensor) -> Tensor:

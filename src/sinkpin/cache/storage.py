@@ -4,6 +4,8 @@ This is the plain kind, two dense tensors. Quantised or tiered kinds need the sa
 change. Not covered: which entry is which token (`ledger`), and whether keys are rotated (`layer`).
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -52,12 +54,10 @@ class Storage:
         self.keys = writable(old_keys).index_copy_(2, slot, keys)
         self.values = writable(old_values).index_copy_(2, slot, values)
 
-    def swap(self, slot: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write one new entry over those at `slot [batch, 1 or kv_heads, 1]`, and nothing where that is one past the last."""
+    def swap(self, where: "Place", keys: Tensor, values: Tensor) -> None:
+        """Write one new entry `[batch, kv_heads, 1, …]`, in each head at its place."""
         old_keys, old_values = self.read()
-        slot = slot.to(old_keys.device)
-        self.keys = placed(writable(old_keys), slot, keys)
-        self.values = placed(writable(old_values), slot, values)
+        self.keys, self.values = where.put(old_keys, keys), where.put(old_values, values)
 
     def pack(self, valid: Tensor, total: int) -> None:
         """Between forwards: lay the valid entries of unequal heads behind one another."""
@@ -91,15 +91,25 @@ class Storage:
         return {} if self.keys is None or self.values is None else {"keys": self.keys, "values": self.values}
 
 
-def placed(x: Tensor, slot: Tensor, new: Tensor) -> Tensor:
-    """`x [batch, heads, entries, …]` with `new [batch, heads, 1, …]` at `slot [batch, 1 or heads, 1]`, in place; a slot
-    one past the last is nowhere."""
-    slot = slot.expand(-1, x.shape[1], -1)
-    at = slot.clamp(max=x.shape[2] - 1)
-    nowhere = slot != at
-    if x.ndim > 3:
-        at, nowhere = at[..., None].expand_as(new), nowhere[..., None]
-    return x.scatter_(2, at, torch.where(nowhere, x.gather(2, at), new))
+@dataclass(frozen=True)
+class Place:
+    """Where the new entry of each head goes: `slot [batch, 1 or kv_heads, 1]`, but nowhere in heads where `nowhere`, of the
+    same shape, holds. None: somewhere in all of them."""
+
+    slot: Tensor
+    nowhere: Tensor | None
+
+    def put(self, x: Tensor, new: Tensor) -> Tensor:
+        """`x [batch, heads, entries, …]` with `new [batch, heads, 1, …]` at its place, itself where it may be written."""
+        x, at = writable(x), _like(self.slot, new)
+        if self.nowhere is not None:
+            new = torch.where(_like(self.nowhere, new), x.gather(2, at), new)
+        return x.scatter_(2, at, new)
+
+
+def _like(x: Tensor, entry: Tensor) -> Tensor:
+    """`x [batch, 1 or heads, 1]` for each number of `entry [batch, heads, 1, …]`, where that lies."""
+    return x.to(entry.device).view(*x.shape, *[1] * (entry.ndim - 3)).expand_as(entry)
 
 
 def writable(x: Tensor) -> Tensor:

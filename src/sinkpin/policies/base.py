@@ -68,7 +68,8 @@ class Policy:
     rule of `window` alone, pins and the most recent entries, which the cache computes from indices for every query.
     `frame`: the default position of a kept key, its rank (`slots`) or its index in the text (`original`). `bounded`:
     False only for `full`. `per_head`: whether KV heads keep different entries. `across_heads`: whether they share one
-    budget (see `adakv`). `min_sinks`: the fewest sinks it makes sense with. `needs`: the evidence it reads.
+    budget (see `adakv`). `layers_alike`: whether `keep` does without `View.layer`, so that rows of several layers may
+    come in one view. `min_sinks`: the fewest sinks it makes sense with. `needs`: the evidence it reads.
     """
 
     name: ClassVar[str]
@@ -77,6 +78,7 @@ class Policy:
     bounded: ClassVar[bool] = True
     per_head: ClassVar[bool] = True
     across_heads: ClassVar[bool] = False
+    layers_alike: ClassVar[bool] = False
     min_sinks: ClassVar[int] = 0
     needs: ClassVar[frozenset[Need]] = frozenset()
     paper: ClassVar[str] = ""

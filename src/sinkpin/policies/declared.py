@@ -38,7 +38,7 @@ def _check_values(policy: Policy) -> None:
     for key, legal in (("kind", get_args(Kind)), ("frame", get_args(Frame))):
         if (value := getattr(policy, key)) not in legal:
             raise PolicyError(f"policy {policy.name!r}: {key}={value!r}: it is {_one_of(legal)}")
-    for key in ("bounded", "per_head", "across_heads"):
+    for key in ("bounded", "per_head", "across_heads", "layers_alike"):
         if not isinstance(value := getattr(policy, key), bool):
             raise PolicyError(f"policy {policy.name!r}: {key}={value!r}: it is True or False")
     if type(policy.min_sinks) is not int or policy.min_sinks < 0:

@@ -35,6 +35,7 @@ class H2O(Ranked):
     recent: float = 0.5
 
     name: ClassVar[str] = "h2o"
+    layers_alike: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({"mass"})
     paper: ClassVar[str] = "arXiv 2306.14048"
 

@@ -28,6 +28,7 @@ class TOVA(Ranked):
 
     name: ClassVar[str] = "tova"
     per_head: ClassVar[bool] = False
+    layers_alike: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({"recent"})
     paper: ClassVar[str] = "arXiv 2401.06104"
 
