@@ -13,7 +13,7 @@ from typing import Literal
 from sinkpin.errors import BudgetError
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_FORMS = "a number of tokens (1024), a share of the prompt (25%) or bytes (64MiB)"
+_FORMS = "a number of tokens (1024), a share (25%) or bytes (64MiB)"
 
 
 @dataclass(frozen=True)

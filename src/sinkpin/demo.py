@@ -87,6 +87,11 @@ def model_folder(say: Callable[[str], None] = _say) -> Path:
     return folder
 
 
+def is_model_folder(place: str | Path) -> bool:
+    """Whether `place`, as given to `from_pretrained`, is the demo model's folder."""
+    return Path(place).resolve() == (cache_folder() / _FOLDER).resolve()
+
+
 def _make(folder: Path, workshop: Path, say: Callable[[str], None]) -> None:
     """Make `folder` inside `workshop` and move it into place, unless another process was faster."""
     gguf = _installed()

@@ -707,6 +707,8 @@ def test_positional_and_decoder_calls(policy):
             if policy.bounded:
                 assert_full(policy, cache)
         assert torch.equal(got, wanted)
+        with policy.cache(model.base_model) as cache:  # built for the decoder alone, which has no generate
+            assert torch.equal(model.base_model(ids, **{CACHE: cache}).last_hidden_state, wanted)
         with policy.cache(model) as cache:
             with warnings.catch_warnings():
                 warnings.simplefilter(

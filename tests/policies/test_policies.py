@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, field
 from importlib.metadata import EntryPoint
 from typing import ClassVar
@@ -10,8 +11,11 @@ import pytest
 import torch
 
 from sinkpin import policies
+from sinkpin.cache.choice import dropped
+from sinkpin.cache.ledger import Rule
 from sinkpin.errors import PolicyError
 from sinkpin.policies import names, parse, resolve, spelled
+from sinkpin.policies.adakv import AdaKV
 from sinkpin.policies.base import Policy, QueryStatistics, Ranked, View, highest, newest
 from sinkpin.policies.random import hashes
 
@@ -161,6 +165,7 @@ class Own(Policy):
         ({"per_head": "no"}, "per_head='no': it is True or False"),
         ({"across_heads": 1}, "across_heads=1: it is True or False"),
         ({"bounded": None}, "bounded=None: it is True or False"),
+        ({"layers_alike": "yes"}, "layers_alike='yes': it is True or False"),
         ({"min_sinks": -1}, "min_sinks=-1: it is a whole number"),
         ({"min_sinks": "4"}, "min_sinks='4': it is a whole number"),
         ({"windows": lambda self, room: 1}, "did you mean 'window'"),
@@ -210,6 +215,49 @@ def test_a_ranked_policy_without_scores_is_refused() -> None:
             return newest(view, n)
 
     assert resolve(Keeps()), "with a keep of its own it needs no scores"
+
+
+@pytest.mark.parametrize("name", ["", "my policy", "h2o:x", "7up", "a,b"])
+def test_a_name_can_stand_in_an_arm(name: str) -> None:
+    with pytest.raises(PolicyError, match="results are filed under it"):
+        resolve(type("Named", (Own,), {"name": name})())
+
+
+def test_our_names_stay_ours() -> None:
+    """Kills: results of another policy under the name of a published one."""
+    with pytest.raises(
+        PolicyError, match="policy name 'h2o' on .*Named: it is that of sinkpin.policies.h2o:H2O"
+    ):
+        resolve(type("Named", (Own,), {"name": "h2o"})())
+
+
+def test_an_option_nearly_ours_is_named() -> None:
+    with pytest.raises(
+        PolicyError, match="no option 'recnt': it has normalize, recent; did you mean 'recent'"
+    ):
+        resolve("h2o:recnt=0.4")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda view: view.origins[..., :-1].float(), r"\[1, 1, 8\] from scores\(\): it must be \[1, 1, 9\]"),
+        (lambda view: view.origins[0].float(), r"\[1, 9\] from scores"),
+        (lambda view: view.mass, "NoneType from scores.*None unless its name is in needs"),
+        (lambda view: (view.origins - 5.0).sqrt(), "scored 5 of 9 candidates as NaN"),
+    ],
+    ids=["short", "flat", "none", "nan"],
+)
+def test_scores_are_one_number_for_each_candidate(answer: Callable[[View], object], says: str) -> None:
+    """In `keep` as in the step of single tokens, and under adakv. Kills: a wrong formula that runs as another policy."""
+    view = View(layer=0, origins=torch.arange(9).view(1, 1, 9), seen=9)
+    policy = type("Scored", (Ranked,), {"name": "scored", "scores": lambda self, view, n: answer(view)})()
+    with pytest.raises(PolicyError, match=says):
+        policy.keep(view, 4)
+    with pytest.raises(PolicyError, match=says):
+        AdaKV(base=policy).keep(view, 4)
+    with pytest.raises(PolicyError, match=says):
+        dropped(Rule(policy, 8, "original", 0, turned=True), view)
 
 
 class Loose(Own):

@@ -53,8 +53,8 @@ class Rotary:
         turned, passed = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]
-            out = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
         else:
             a, b = turned.chunk(2, dim=-1)
-            out = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        pair = torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+        out = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
         return out if passed.shape[-1] == 0 else torch.cat((out, passed), dim=-1)

@@ -200,7 +200,8 @@ def _refuse(kwargs: dict[str, Any], config: Any) -> None:
     fed = kwargs.get("input_ids") if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     if not isinstance(fed, Tensor) or fed.shape[1] == 0:
         raise InputError(
-            "a forward with no new token: give at least one (was all of it in the cache already?)"
+            "a forward with no new token: give at least one; where generate was given no more than the cache has seen, append "
+            "to that text, or reset() the cache for another"
         )
     if kwargs.get("use_cache") is False:
         raise InputError(

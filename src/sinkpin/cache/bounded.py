@@ -424,13 +424,13 @@ class BoundedCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the newest `-tokens_to_remove` columns, and commit the rest where `activate_past_recording` waits.
 
-        Raises `ValueError` for a positive count (as transformers does), `CacheError` where entries would be missing:
+        Raises `InputError` for a positive count (transformers: a `ValueError`, which that is), `CacheError` where entries would be missing:
         once anything has been evicted, only what was fed while recording can be taken back.
         """
         self._check_usable()
         stream = self._stream
         if tokens_to_remove > 0:
-            raise ValueError(
+            raise InputError(
                 f"crop({tokens_to_remove}): give a negative count of tokens to remove from the end"
             )
         in_order(self._layers)

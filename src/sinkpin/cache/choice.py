@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkpin.cache.ledger import Rule
 from sinkpin.errors import PolicyError
-from sinkpin.policies.base import Ranked, View
+from sinkpin.policies.base import Ranked, View, described, scored
 from sinkpin.policies.pins import met, pinned
 
 Fields = Callable[[Tensor, Tensor, int], dict[str, Any]]
@@ -120,7 +120,7 @@ def _shared_by_heads(rule: Rule, pool: Tensor, spans: Tensor, layer: int, fields
             share = rule.policy.share(view, room)  # type: ignore[attr-defined]
             if not isinstance(share, Tensor) or share.shape != origins.shape or share.dtype != torch.bool:
                 raise PolicyError(
-                    f"policy {rule.policy!r} returned {_described(share)} from share(): it must be bool "
+                    f"policy {rule.policy!r} returned {described(share)} from share(): it must be bool "
                     f"{list(origins.shape)}, whether each candidate stays"
                 )
             if int(share.sum()) != heads * room or bool((share & (origins < 0)).any()):
@@ -180,7 +180,7 @@ def _checked(rule: Rule, view: View, n: int) -> Tensor:
     wanted = (*view.origins.shape[:-1], n)
     if not isinstance(chosen, Tensor) or chosen.shape != wanted or chosen.dtype != torch.int64:
         raise PolicyError(
-            f"policy {rule.policy!r} returned {_described(chosen)} from keep(): it must be int64 {list(wanted)}, the "
+            f"policy {rule.policy!r} returned {described(chosen)} from keep(): it must be int64 {list(wanted)}, the "
             f"indices of {n} candidates for each row and head"
         )
     ordered = chosen.sort(-1).values
@@ -200,17 +200,5 @@ def dropped(rule: Rule, view: View) -> Tensor:
     """The one candidate that goes, int64 `[rows, kv_heads]`, where one is too many: what `keep` would leave out."""
     policy, n = rule.policy, view.candidates - 1
     if isinstance(policy, Ranked) and type(policy).keep is Ranked.keep:
-        scores = policy.scores(view, n)
-        if not isinstance(scores, Tensor) or scores.shape != view.origins.shape:
-            raise PolicyError(
-                f"policy {policy!r} returned {_described(scores)} from scores(): it must be {list(view.origins.shape)}, "
-                "a number for each candidate"
-            )
-        return scores.argmin(-1)  # of equal ones the first, which is the oldest
+        return scored(policy, view, n).argmin(-1)  # of equal ones the first, which is the oldest
     return n * (n + 1) // 2 - _checked(rule, view, n).sum(-1)
-
-
-def _described(answer: object) -> str:
-    return (
-        f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-    )

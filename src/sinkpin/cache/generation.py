@@ -61,6 +61,8 @@ class Watch:
 
 def watch(model: Any, decoder: Any, ours: Callable[[Any], bool]) -> Watch | None:
     """Watch `generate` of a model that needs it."""
+    if not hasattr(model, _METHOD):  # a model without a head: nothing generates
+        return None
     limit = _limit(model)
     if limit is None and "position_ids" in inspect.signature(decoder.forward).parameters:
         return None

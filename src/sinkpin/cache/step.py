@@ -11,7 +11,7 @@ and policies that read keys, values or all queries.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -93,8 +93,8 @@ def plan(ledgers: Iterable[Ledger], stream: Stream, index: Tensor, length: int) 
             and rule.policy.needs <= _SINGLE
             and (rule.turned or rule.frame == "slots")
         ):
-            group = (rule.budget, ledger.heads) if rule.policy.layers_alike else (-1, number)
-            alike.setdefault(group, []).append(ledger)
+            key = (rule.budget, ledger.heads) if rule.policy.layers_alike else (-1, number)
+            alike.setdefault(key, []).append(ledger)
     for group in alike.values():
         found |= dict.fromkeys(group, Swap(group, arrival))
     return found
@@ -244,7 +244,7 @@ class Swap:
             order, ascending = order.gather(-1, apart), ascending.gather(-1, apart)
         pins = _met(spans, arrival.at)
         order = order[..., pins:].flatten(0, 1)
-        fields = {}
+        fields: dict[str, Any] = {}
         for name in waiting[0].told:
             told = torch.cat([one.told[name].to(order.device) for one in waiting])
             fields[name] = told.gather(-1, order)

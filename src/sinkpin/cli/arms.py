@@ -17,7 +17,11 @@ SINKS = "0,4"
 
 
 def asked_for(
-    policies: Sequence[str], budgets: str, sinks: str, frame: Literal["slots", "original"] | None
+    policies: Sequence[str],
+    budgets: str,
+    sinks: str,
+    frame: Literal["slots", "original"] | None,
+    prompt: int | None,
 ) -> tuple["list[Arm]", list[str]]:
     """The arms, the full cache first, and notes on what was asked for and is left out."""
     from sinkpin.evaluate.arms import product
@@ -30,7 +34,12 @@ def asked_for(
     counts = [_sinks(item) for item in _items("--sinks", sinks, SINKS, notes)]
     arms = product(policies, sizes, counts, frame)
     for arm in arms:
-        resolve(arm.policy, arm.options)  # for its complaints
+        policy = resolve(arm.policy, arm.options)  # complains of options, too
+        if policy.kind == "prompt" and prompt is None:
+            raise InputError(
+                f"{arm.name} chooses once, when the prompt ends, and this text has no prompt: say how many of its first "
+                "tokens are one, --prompt N"
+            )
     return arms, notes + _left_out(policies, sizes, counts, arms)
 
 

@@ -119,11 +119,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for option, what in (("tokens", "a text"), ("chunk", "a forward"), ("prompt", "a prompt")):
+    if args.tokens < 2:
+        raise InputError(
+            f"--tokens {args.tokens}: nothing can be predicted in a text of fewer than two tokens; give 2 or more"
+        )
+    for option, what in (("chunk", "a forward"), ("prompt", "a prompt")):
         number = getattr(args, option)
         if number is not None and number < 1:
             raise InputError(f"--{option} {number}: {what} has at least one token; give 1 or more")
-    arms, notes = asked_for(args.policy or POLICIES, args.budget, args.sinks, args.frame)
+    arms, notes = asked_for(args.policy or POLICIES, args.budget, args.sinks, args.frame, args.prompt)
     output.check_folder(args.out)
     text = read_text(args.text)
     result = _compare(args, arms, text)
@@ -137,10 +141,12 @@ def _compare(args: argparse.Namespace, arms: "list[Arm]", text: Text) -> "Compar
         loaded = load.load_model(args.model, dtype=args.dtype, device=args.device)
         ids = tokens.encode(loaded.tokenizer, text, args.tokens)
     notes = [f"text: {text.name}"]
+    beforehand: list[str] = []  # told before the work, too
     if len(ids) < args.tokens:
-        notes.append(
+        beforehand.append(
             f"the text has {len(ids):,} tokens, fewer than the {args.tokens:,} asked for: used whole"
         )
+        notes += beforehand
     if args.replace_first is not None:
         ids = tokens.replace_first(loaded.tokenizer, ids, args.replace_first)
         shown = loaded.tokenizer.decode(ids[:1])
@@ -151,7 +157,7 @@ def _compare(args: argparse.Namespace, arms: "list[Arm]", text: Text) -> "Compar
     from sinkpin.evaluate.compare import compare
 
     try:
-        with progress(len(arms)) as step:
+        with progress(len(arms), beforehand) as step:
             result = compare(
                 loaded.model,
                 torch.tensor(ids),

@@ -16,6 +16,7 @@ import transformers
 from torch import Tensor
 
 import sinkpin
+from sinkpin import demo
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import causal_lm
 from sinkpin.errors import BudgetError, InputError
@@ -41,7 +42,7 @@ def compare(
 
     `chunk`: tokens a forward for scored policies, recorded. `prompt`: the first so many tokens are fed as one forward
     to scored policies, shares are taken of it, and scoring starts after it; without it, shares are of the text.
-    `progress(arm, tokens done, tokens in all)` is called after each forward.
+    `progress(arm, tokens done, tokens in all)` is called when an arm begins and after each forward.
 
     Raises `SinkpinError`, before anything is run, for ids that are not one text, a text too short to evict anything,
     budgets and pins that do not fit, and a text that outruns learned positions.
@@ -69,6 +70,8 @@ def compare(
     remarks: dict[str, list[str]] = {}
     reference: Scores | None = None
     for arm in arms:
+        if progress is not None:
+            progress(arm.name, 0, len(ids) - 1)
         with _cache(model, arm, base) as cache:
             exact = cache.policy.kind == "position"
             scores = score(
@@ -108,8 +111,12 @@ def compare(
 
 
 def _name_of(model: Any) -> str:
+    """The demo model's own name, else the folder or hub name that the model was loaded from."""
     inner = causal_lm(model)
-    return str(getattr(inner.config, "_name_or_path", "")) or type(inner).__name__
+    place = str(getattr(inner.config, "_name_or_path", ""))
+    if not place:
+        return type(inner).__name__
+    return demo.NAME if demo.is_model_folder(place) else place
 
 
 def _cache(model: Any, arm: Arm, base: int) -> BoundedCache:
@@ -149,7 +156,7 @@ def _first_scored(
         if policy.kind == "prompt" and prompt is None:
             raise InputError(
                 f"{arm.name} chooses once, when the prompt ends, and this text has no prompt: say how many of its "
-                "first tokens are one (prompt=N, --prompt N)"
+                "first tokens are one, prompt=N"
             )
         if budget is None:
             continue
@@ -190,9 +197,10 @@ def _notes(model: Any, arms: Sequence[Arm], chunk: int, prompt: int | None, toke
 def _result(
     arm: Arm, cache: BoundedCache, scores: Scores, reference: Scores, fed: int, chunk: int
 ) -> ArmResult:
-    origins = [cache.origins(layer)[0] for layer in cache.bounded_layers]
-    held = torch.cat([((o >= 0) & (o < _SINKS)).sum(-1).float() for o in origins]).mean().item()
-    kept = torch.cat([(o >= 0).sum(-1).float() for o in origins]).mean().item()
+    origins = [cache.origins(layer)[0] for layer in cache.bounded_layers]  # each [kv_heads, kept]
+    heads = sum(len(o) for o in origins)
+    sinks_held = sum(int(((o >= 0) & (o < _SINKS)).sum()) for o in origins)
+    kept = sum(int((o >= 0).sum()) for o in origins)
     nll = float(scores.losses.astype(np.float64).mean())
     tokens = cache.budget_tokens
     return ArmResult(
@@ -208,8 +216,8 @@ def _result(
         budget_bytes=None if tokens is None else cache.footprint.bytes_of(tokens),
         kv_bytes_peak=cache.peak_nbytes,
         kv_bytes_steady=cache.nbytes(),
-        evicted=fed - kept,
-        sink_kept=held / _SINKS,
+        evicted=(fed * heads - kept) / heads,
+        sink_kept=sinks_held / (_SINKS * heads),
         nll=nll,
         ppl=float(np.exp(nll)),
         delta_nll=nll - float(reference.losses.astype(np.float64).mean()),

@@ -49,9 +49,13 @@ def one_text(input_ids: Any, vocabulary: int) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"input_ids cannot be read ({error}): give the ids of one text, [tokens]") from None
     ids = input_ids[0] if input_ids.ndim == 2 and input_ids.shape[0] == 1 else input_ids
-    if ids.ndim != 1 or ids.is_floating_point() or len(ids) < 2:
+    if ids.ndim != 1 or ids.is_floating_point():
         raise InputError(
             f"input_ids {list(input_ids.shape)} {input_ids.dtype}: give the ids of one text, [tokens]"
+        )
+    if len(ids) < 2:
+        raise InputError(
+            f"nothing can be predicted in a text of {len(ids)} token{'s' * (len(ids) != 1)}: give 2 or more"
         )
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
         raise InputError(

@@ -97,7 +97,9 @@ def resolve(policy: "str | Policy", options: Mapping[str, Any] | None = None) ->
     for key, value in wanted.items():
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
-            raise PolicyError(f"policy {name!r} has no option {key!r}: {has}")
+            near = difflib.get_close_matches(key, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise PolicyError(f"policy {name!r} has no option {key!r}: {has}{meant}")
         values[key] = _as_typed(name, key, value, known[key].type)
     missing = [
         f.name for f in known.values() if f.default is f.default_factory is MISSING and f.name not in values

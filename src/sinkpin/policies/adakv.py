@@ -30,7 +30,7 @@ from torch import Tensor
 
 from sinkpin.errors import PolicyError
 from sinkpin.policies import resolve
-from sinkpin.policies.base import Frame, Kind, Need, Policy, View, highest
+from sinkpin.policies.base import Frame, Kind, Need, Policy, View, highest, scored
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,17 @@ class AdaKV(Policy):
                 f"policy 'adakv' keeps different numbers of entries in the {heads} heads of a layer: ask share(view, n), "
                 f"or use {self.base.name!r} itself"
             )
-        return highest(self.base.scores(view, n), n)
+        return highest(scored(self.base, view, n), n)
 
     def _scores(self, view: View, n: int) -> Tensor:
         """The base's scores; it never sees a missing candidate, so heads of different length are put to it singly."""
         missing = view.origins < 0
         if not missing.any():
-            return self.base.scores(view, n)
+            return scored(self.base, view, n)
         scores = torch.full(view.origins.shape, -torch.inf, device=view.origins.device)
         for row, head in (~missing).any(-1).nonzero().tolist():
             first = int(missing[row, head].sum())
-            scores[row, head, first:] = self.base.scores(_alone(view, row, head, first), n)[0, 0]
+            scores[row, head, first:] = scored(self.base, _alone(view, row, head, first), n)[0, 0]
         return scores
 
 

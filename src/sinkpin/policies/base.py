@@ -7,10 +7,12 @@ between calls: whatever it needs of the past arrives in the view, if its class s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+
+from sinkpin.errors import PolicyError
 
 Kind = Literal["position", "scored", "prompt"]
 Frame = Literal["slots", "original"]
@@ -108,7 +110,33 @@ class Ranked(Policy):
         raise NotImplementedError(f"{type(self).__name__} has no scores(view, n)")
 
     def keep(self, view: View, n: int) -> Tensor:
-        return highest(self.scores(view, n), n)
+        return highest(scored(self, view, n), n)
+
+
+def scored(policy: Any, view: View, n: int) -> Tensor:
+    """`policy.scores(view, n)`. Raises `PolicyError` unless it is a number for each candidate."""
+    scores: object = policy.scores(view, n)
+    if not isinstance(scores, Tensor) or scores.shape != view.origins.shape:
+        hint = "; a field of the view is None unless its name is in needs" if scores is None else ""
+        raise PolicyError(
+            f"policy {policy!r} returned {described(scores)} from scores(): it must be {list(view.origins.shape)}, a number "
+            f"for each candidate{hint}"
+        )
+    if not scores.is_cuda and (
+        bad := int(scores.isnan().sum())
+    ):  # on a card, looking would be waiting for it
+        raise PolicyError(
+            f"policy {policy!r} scored {bad} of {scores.numel()} candidates as NaN, which has no order: correct its formula "
+            "(0/0, a root or a logarithm of a negative number?)"
+        )
+    return scores
+
+
+def described(answer: object) -> str:
+    """What a policy answered, for a message."""
+    return (
+        f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+    )
 
 
 def highest(scores: Tensor, n: int) -> Tensor:

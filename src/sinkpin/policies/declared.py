@@ -5,11 +5,13 @@ with the legal ones. Not here: what the methods return, which the cache checks w
 """
 
 import difflib
+import re
 from collections.abc import Set
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 from sinkpin.errors import PolicyError
+from sinkpin.policies import TABLE
 from sinkpin.policies.base import Frame, Kind, Need, Policy, Ranked
 from sinkpin.policies.window import Window
 
@@ -17,6 +19,7 @@ _METHODS = tuple(key for key, value in vars(Policy).items() if not key.startswit
 _ATTRIBUTES = ("name", *(key for key in vars(Policy) if not key.startswith("_") and key not in _METHODS))
 """What the cache asks a policy for: `name`, and all that `Policy` has a default of."""
 
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
 _NEAR = 0.75  # of `difflib`: kinds, need, perhead, min_sink, windows; not depth, share, keys
 
 
@@ -29,6 +32,17 @@ def check(policy: Any) -> None:
     name = getattr(policy, "name", None)
     if not isinstance(name, str):
         raise PolicyError(f"policy {policy!r} has no name: give its class one, results are filed under it")
+    if not _NAME.fullmatch(name):
+        raise PolicyError(
+            f"policy name {name!r}: results are filed under it and options stand behind it after a colon; use letters, "
+            "digits, '.', '_' and '-', a letter first"
+        )
+    home = f"{type(policy).__module__}:{type(policy).__qualname__}"
+    if TABLE.get(name, home) != home:
+        raise PolicyError(
+            f"policy name {name!r} on {home}: it is that of {TABLE[name]}, and results would pass for its; give the class "
+            "a name of its own"
+        )
     _check_values(policy)
     _check_spelling(policy)
     _check_methods(policy)
