@@ -3,7 +3,7 @@
     python -m pytest --slow tests/contract --support support.json
     python tests/support.py support.json docs/support.md
 
-A cell is the number of tests that passed with that policy on that family. Blank: not run. Families that are refused at
+A cell is the number of tests that passed with that policy on that family, over all clauses. Blank: not run. Families that are refused at
 construction stand below, with the reason they gave. A record with a failed test is not rendered.
 """
 
@@ -113,15 +113,17 @@ def render(record: dict[str, Any]) -> str:
     clauses = sorted(
         {c for cell in record["cells"] for c in cell["clauses"]}, key=lambda c: (c.islower(), len(c), c)
     )
+    blank = " A blank cell was not run." if len(passed) < len(policies) * len(families) else ""
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines = [
         "# Which policy was run on which family",
         "",
         "<!-- Written by `make support` from a run of the contract suite; do not edit. -->",
         "",
-        f"Each number is how many tests of the contract ({', '.join(clauses)}) passed with that policy on a tiny random "
-        "model of that family; a blank cell was not run. Every family is held to ordinary eager forwards with explicit "
-        "masks, in every layer and head; Llama also to a plain loop for each policy.",
+        f"Columns are policies{_variants(policies)}. Each number is how many tests of the contract, over all of it "
+        f"({', '.join(clauses)}), passed with that policy on a tiny random model of that family.{blank} Every family is held "
+        "to ordinary eager forwards with explicit masks, in every layer and head; Llama also to a plain loop for each "
+        "policy.",
         "",
         f"Run on the CPU with {versions}.",
         "",
@@ -142,6 +144,18 @@ def render(record: dict[str, Any]) -> str:
         ]
         lines += [f"| {family} | {reason} |" for family, reason in record["refused"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _variants(columns: list[str]) -> str:
+    """Of columns that are not called as their policy is: which policy, with which options."""
+    from contract.cells import POLICIES
+
+    said = ""
+    for column in columns:
+        if column in POLICIES and (cell := POLICIES[column]).id:
+            options = ", ".join(f"`{key}={value}`" for key, value in cell.options.items())
+            said += f"; `{cell.id}` is `{cell.name}` with {options}"
+    return said
 
 
 def _write(path: Path, text: str) -> None:

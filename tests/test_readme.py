@@ -97,6 +97,25 @@ def test_python_blocks_run_in_order(page: Path) -> None:
         exec(compile(body, f"{page.name}, Python block {number}", "exec"), names)
 
 
+def test_the_statistics_give_each_token_the_same_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: a mean of blocks of which the last, of 7 tokens, counts as much as one of 512."""
+    from evaluate.conftest import build
+
+    monkeypatch.chdir(tmp_path)
+    result = build(scored=2 * 512 + 7)
+    result.save("sinkpin-out")
+    (body,) = blocks(ROOT / "docs/compare.md", "python")
+    exec(compile(body, "compare.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    for arm, line in zip(result.arms[1:], lines, strict=True):
+        difference = result.losses[arm.name].astype(float) - result.losses["full"]
+        first, second = difference[:512].mean(), difference[512:1024].mean()
+        assert line.split()[:4] == [arm.name, "Δ", "NLL", f"{arm.delta_nll:+.3f}"]
+        assert f"± {abs(first - second) / 2:.3f} nats, from 2 blocks" in line
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_and_images_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
@@ -158,7 +177,7 @@ def test_the_table_of_policies_is_what_they_say_of_themselves() -> None:
 
 
 def test_every_clause_of_the_contract_is_explained() -> None:
-    """What `docs/support.md` counts by; and no clause that no test stands behind."""
+    """What `docs/support.md` sums over; and no clause that no test stands behind."""
     text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| (C\d+) \| \S.*\. \|$", text, re.MULTILINE)
     files = {path.name.split("_")[1] for path in (ROOT / "tests/contract").glob("test_c[0-9]*.py")}

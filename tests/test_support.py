@@ -18,9 +18,18 @@ RECORD = {"versions": {"torch": "2"}, "cells": [CELL], "refused": {}, "failed": 
 def test_cells_that_were_not_run_are_blank():
     other = {**CELL, "policy": "h2o", "family": "opt", "passed": 5}
     page = render({**RECORD, "cells": [CELL, other], "refused": {"mla": "because"}})
+    assert "A blank cell was not run." in page
+    assert "blank" not in render(RECORD), "no cell of it is"
     assert "| llama | 3 |  |" in page
     assert "| opt |  | 5 |" in page
     assert "| mla | because |" in page
+
+
+def test_a_column_that_is_no_policys_name_is_explained():
+    cells = [{**CELL, "policy": name} for name in ("h2o", "h2o-normalize")]
+    page = render({**RECORD, "cells": cells})
+    assert "Columns are policies; `h2o-normalize` is `h2o` with `normalize=True`." in page
+    assert "Columns are policies. " in render(RECORD)
 
 
 def test_nothing_is_claimed_of_a_run_that_failed():

@@ -69,8 +69,21 @@ def no_model(monkeypatch):
         (["--policy", "random:seed=x"], "is not of type int"),
         (["--policy", "random:seed"], "is not option=value"),
         (["--policy", "streaming", "--sinks", "0"], "pins at least one"),
-        (["--tokens", "0"], "--tokens 0: a text has at least one token"),
-        (["--tokens", "-1"], "--tokens -1: a text has at least one token"),
+        (
+            ["--tokens", "1"],
+            "--tokens 1: nothing can be predicted in a text of fewer than two tokens; give 2 or more",
+        ),
+        (
+            ["--tokens", "0"],
+            "--tokens 0: nothing can be predicted in a text of fewer than two tokens; give 2 or more",
+        ),
+        (["--tokens", "-1"], "--tokens -1: nothing can be predicted"),
+        (
+            ["--policy", "snapkv"],
+            "snapkv-64+0 chooses once, when the prompt ends, and this text has no prompt: say how "
+            "many of its first tokens are one, --prompt N",
+        ),
+        (["--policy", "adakv:base=snapkv"], "are one, --prompt N"),
         (["--chunk", "0"], "--chunk 0: a forward has at least one token"),
         (["--prompt", "0"], "--prompt 0: a prompt has at least one token"),
         (["--prompt", "-1"], "--prompt -1: a prompt has at least one token; give 1 or more"),
@@ -214,7 +227,9 @@ def test_standard_input_and_a_text_shorter_than_asked(cli, folder, monkeypatch):
     document = json.loads(ran.out)
     assert document["tokens"] == len(WORDS) + 1
     assert "text: standard input" in document["notes"]
-    assert any("used whole" in note for note in document["notes"])
+    told = f"the text has {len(WORDS) + 1} tokens, fewer than the 4,096 asked for: used whole"
+    assert told in document["notes"]
+    assert ran.err.startswith(f"note: {told}\nfull: "), "before the work"
 
 
 def test_replaced_tokens_are_on_record(cli, folder, book):

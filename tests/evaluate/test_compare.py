@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import BatchEncoding
+from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
 
 import sinkpin
 from families import build, tokens
 from naive.streaming import pinned, stream
-from sinkpin import Arm, compare
+from sinkpin import Arm, compare, demo
 from sinkpin.errors import BudgetError, InputError, SinkpinError
 from sinkpin.evaluate.arms import product
 from sinkpin.evaluate.classic import classic
@@ -70,6 +70,42 @@ def test_bytes_and_counts_are_measured(result) -> None:
     assert 0.0 <= kept["random-8+0"] < 1.0
 
 
+def test_shares_are_not_rounded_to_single_precision() -> None:
+    """Kills: means over heads in float32, which write a third as 0.3333333432674408."""
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
+    arms = product(["random"], [8], [0]) + [
+        Arm("random", 8, sinks=0, options={"seed": seed}) for seed in (1, 2, 3)
+    ]
+    kept = [arm.sink_kept for arm in compare(LlamaForCausalLM(config).eval(), IDS, arms).arms]
+    assert all(share == round(12 * share) / 12 for share in kept), kept
+    assert any(12 * share % 3 for share in kept), (
+        "none is a third, a sixth or a twelfth: this test shows nothing"
+    )
+
+
+def test_the_demo_model_is_called_by_its_name(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SINKPIN_CACHE", str(tmp_path))
+    model, arms = build(), [Arm("window", 8)]
+    for place, name in (
+        (str(tmp_path / demo._FOLDER), demo.NAME),
+        (f"{tmp_path}/{demo._FOLDER}/", demo.NAME),
+        ("owner/model", "owner/model"),
+        ("", "LlamaForCausalLM"),
+    ):
+        model.config._name_or_path = place
+        assert compare(model, IDS, arms).model == name
+    assert compare(model, IDS, arms, name="mine").model == "mine"
+
+
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
     model = build()
     with torch.no_grad():
@@ -103,6 +139,8 @@ def test_progress_ends_at_the_end() -> None:
     calls: list[tuple[str, int, int]] = []
     compare(build(), IDS, [Arm("window", 8)], progress=lambda *call: calls.append(call))
     assert [call for call in calls if call[1] == call[2]] == [("full", 60, 60), ("window-8+4", 60, 60)]
+    assert [call for call in calls if call[1] == 0] == [("full", 0, 60), ("window-8+4", 0, 60)]
+    assert calls[0] == ("full", 0, 60)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +152,8 @@ def test_progress_ends_at_the_end() -> None:
         (IDS, [Arm("window", 8)], {"prompt": 61}, InputError, "prompt=61"),
         (IDS, [Arm("full")], {}, InputError, "nothing to compare"),
         (IDS, [Arm("window", 8), Arm("window", 8)], {}, InputError, "twice"),
-        (IDS[:1], [Arm("window", 8)], {}, InputError, "one text"),
+        (IDS[:1], [Arm("window", 8)], {}, InputError, "predicted in a text of 1 token: give 2 or more"),
+        (IDS, [Arm("snapkv", 8)], {}, InputError, "first tokens are one, prompt=N$"),
         (IDS + 97, [Arm("window", 8)], {}, InputError, "another tokenizer"),
         (IDS.expand(2, -1), [Arm("window", 8)], {}, InputError, "one text"),
         (

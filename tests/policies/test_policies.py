@@ -226,7 +226,7 @@ def test_a_name_can_stand_in_an_arm(name: str) -> None:
 def test_our_names_stay_ours() -> None:
     """Kills: results of another policy under the name of a published one."""
     with pytest.raises(
-        PolicyError, match="policy name 'h2o' on .*Named: it is that of sinkpin.policies.h2o:H2O"
+        PolicyError, match=r"policy name 'h2o' on .*Named: it is that of sinkpin\.policies\.h2o:H2O"
     ):
         resolve(type("Named", (Own,), {"name": "h2o"})())
 

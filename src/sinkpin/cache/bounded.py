@@ -38,13 +38,16 @@ _SPAN_BYTES = 16  # two int64, for each span of pins of a row
 
 
 class BoundedCache(Cache):
-    """A KV cache for `model(…)` and `model.generate(…)` that holds at most `budget` entries per layer and KV head.
+    """A KV cache for `model(…)` and `model.generate(…)` that holds at most `budget` entries per layer and KV head: on
+    average over layers or heads for a policy that shares it out unevenly (`pyramidkv`, `adakv`), and after the prompt
+    for one that chooses when that ends (`snapkv`, `pyramidkv`).
 
     `budget`: tokens (`1024`), a share of the prompt (`"25%"`) or bytes of one row (`"64MiB"`), pins included; only
     `policy="full"` takes none. `policy`: a name or an object with `keep(view, n)`. `sinks`: the first real tokens of
     each row, pinned. `pins`: further spans `(start, stop)` of token indices, one list for all rows or one per row.
     `frame`: `"slots"` (a key's position is its rank in the cache) or `"original"` (its index in the text); by default
-    the policy's own. `prompt_length`: what a share is taken of, instead of the longest row of the first forward.
+    the policy's own. `prompt_length`: the prompt's tokens, where it is fed in pieces, instead of the longest row of the first
+    forward: what a share is taken of, and where a prompt policy chooses.
     Further keywords are the policy's options.
 
     Raises `BudgetError`, `PolicyError`, `InputError` for what cannot be read or held, `ModelError` for a model whose
