@@ -24,6 +24,7 @@ LATEST = HERE / "results" / "latest"
 
 JOBS: dict[str, list[str]] = {
     "decode": ["decode", "--compile"],
+    "decode-bfloat16": ["decode", "--compile", "--dtype", "bfloat16", "--no-recompute"],
     "decode-4096": [
         *("decode", "--entries", "4096", "--policy", "streaming"),
         *("--repeats", "60", "--recompute-repeats", "2"),
@@ -38,6 +39,7 @@ JOBS: dict[str, list[str]] = {
 _DECODE = ["--repeats", "3", "--warmup", "2"]
 QUICK: dict[str, list[str]] = {
     "decode": ["--entries", "128", *_DECODE, "--backend", "eager"],
+    "decode-bfloat16": ["--entries", "128", *_DECODE, "--backend", "eager"],
     "decode-4096": ["--entries", "256", *_DECODE],
     "decode-batch": ["--entries", "64", "--batch", "1,2", *_DECODE],
     "prefill": ["--entries", "128", "--tokens", "256,512", "--quadratic", "256", "--repeats", "2"],

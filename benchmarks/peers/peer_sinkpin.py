@@ -3,8 +3,9 @@
     python benchmarks/peers/peer_sinkpin.py --policy h2o
     python benchmarks/peers/peer_sinkpin.py --compile --only decode
 
-Runs in the ordinary environment. With `--compile` both runs are compiled. Not here: `sinkpin bench`, which measures
-sinkpin in more ways; this script exists so that a row of it stands beside the peers' in one form.
+Runs in the ordinary environment. With `--compile` the single steps of both are compiled, with weights frozen and
+packed. Not here: `sinkpin bench`, which measures sinkpin in more ways; this script exists so that a row of it stands
+beside the peers' in one form.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from packaging.version import Version
+from torch._inductor import config as inductor
 
 import report
 import sinkpin
@@ -24,13 +26,16 @@ CACHE = "cache" if Version(transformers.__version__) >= Version("5.24.dev0") els
 
 
 class Reading:
-    def __init__(self, model: Any, cache: Any) -> None:
-        self.model, self.cache = model, cache
+    """`one` is fed single tokens, `many` everything else: compiling for each length of a prompt takes minutes."""
+
+    def __init__(self, one: Any, many: Any, cache: Any) -> None:
+        self.one, self.many, self.cache = one, many, cache
         self.logits: torch.Tensor | None = None
 
     def feed(self, ids: list[int]) -> None:
         with torch.inference_mode():
-            out = self.model(torch.tensor([ids]), logits_to_keep=1, **{CACHE: self.cache})
+            model = self.one if len(ids) == 1 else self.many
+            out = model(torch.tensor([ids]), logits_to_keep=1, **{CACHE: self.cache})
         self.logits = out.logits[0, -1]
 
     def step(self, token: int) -> None:
@@ -76,13 +81,15 @@ class Sinkpin:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             report.DATA / "model", dtype=getattr(torch, sizes.dtype)
         ).eval()
+        if compiled:
+            inductor.freezing = inductor.max_autotune = True
         self.forward = torch.compile(self.model) if compiled else self.model
 
     def versions(self) -> dict[str, str]:
         return report.versions("sinkpin", "transformers", "torch")
 
     def dense(self, room: int) -> Reading:
-        return Reading(self.forward, transformers.DynamicCache())
+        return Reading(self.forward, self.model, transformers.DynamicCache())
 
     def evicting(self, budget: int, interval: int, prompt: int) -> Reading:
         cache = sinkpin.BoundedCache(
@@ -93,7 +100,7 @@ class Sinkpin:
             frame=self.frame,  # type: ignore[arg-type]
         )
         self.notes += [note for note in cache.notes if note not in self.notes]
-        return Reading(self.forward, cache)
+        return Reading(self.forward, self.model, cache)
 
     def recent_loss(self, ids: list[int]) -> float:
         with torch.inference_mode():

@@ -33,10 +33,7 @@ def run(subject: Subject, settings: Decode, progress: Progress = silent) -> Repo
     rows = _eager(subject, settings, arms, least, progress)
     if settings.compile:
         rows += [compiled.row(subject, settings, arm, least, progress) for arm in (None, *arms)]
-        notes.append(
-            "a compiled arm ran in turns with the same arm uncompiled and with the uncompiled reference, and had the "
-            "compiler's cache to itself"
-        )
+        notes.append(compiled.remark(subject, settings))
     return Report(
         bench="decode",
         model=subject.name,

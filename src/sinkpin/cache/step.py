@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring
-from sinkpin.attention.single import Near, Ranks, attend
+from sinkpin.attention.single import First, Near, Ranks, attend
 from sinkpin.cache.choice import dropped
 from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger
@@ -126,15 +126,17 @@ class Slide:
         pins = _met(spans, arrival.at)
         self.last = rule.budget - 1 if rule.frame == "slots" and pins else None
         if self.last is not None:
-            early = torch.where(_pinned(spans, self.origins), self.origins, _LATE)
-            self.pin_slots = early.argsort(-1)[:pins]
+            self.pins = pins
             rank = torch.arange(pins, device=held.device)
-            self.to_rank = rank - self.origins[self.pin_slots]
-            # The first tokens' ranks are their indices.
-            self.turns = any(start for start, _ in spans)
-            # A pin's distance grows until the unpinned entries after it fill the window, see `banded`.
-            self.nearer = arrival.at + self.to_rank >= self.last
             self.ahead = rank - self.last
+            # The first tokens' ranks are their indices, and they have lain in the first slots since before any step.
+            self.are_first = not any(start for start, _ in spans)
+            if not self.are_first:
+                early = torch.where(_pinned(spans, self.origins), self.origins, _LATE)
+                self.pin_slots = early.argsort(-1)[:pins]
+                self.to_rank = rank - self.origins[self.pin_slots]
+                # A pin's distance grows until the unpinned entries after it fill the window, see `banded`.
+                self.nearer = arrival.at + self.to_rank >= self.last
         self._turns: dict[Rotary, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: BoundedLayer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
@@ -144,16 +146,19 @@ class Slide:
             k, here, last = _rotated(q, k, rotary, self.arrival.tables(rotary, self.last))
         layer.storage.put(self.slot, k, v)
         biased = scoring.slopes is not None
-        near = None
+        near: First | Near | None = None
         if self.last is not None and (biased or rotary is not None):
-            near = Near(self.pin_slots, self.nearer, self.ahead, last, rotary, self._turn(rotary))
+            if self.are_first:
+                near = First(self.pins, last, self.ahead)
+            else:
+                near = Near(self.pin_slots, self.nearer, self.ahead, last, rotary, self._turn(rotary))
         ahead = (self.origins - self.arrival.at).expand(len(q), 1, -1) if biased else None
         out, _ = attend(here, *layer.storage.read(), scoring, ahead=ahead, near=near)
         return out
 
     def _turn(self, rotary: Rotary | None) -> tuple[Tensor, Tensor] | None:
         """What turns pins on from their indices to their ranks, made once for all layers."""
-        if rotary is None or not self.turns:
+        if rotary is None:
             return None
         if rotary not in self._turns:
             self._turns[rotary] = rotary.tables(self.to_rank)
@@ -204,7 +209,9 @@ class Swap:
             own=(own, v),
             ahead=None if scoring.slopes is None else self._ahead(row).to(q.device),
             ranks=ranks,
+            mass=True,
         )
+        assert paid is not None
         told = layer.evidence.after_one(paid, self.origins.shape[2])
         self._waiting[row] = _Waiting(layer, stored, v, told)
         return out
