@@ -24,7 +24,7 @@ LATEST = HERE / "results" / "latest"
 
 JOBS: dict[str, list[str]] = {
     "decode": ["decode", "--compile"],
-    "decode-bfloat16": ["decode", "--compile", "--dtype", "bfloat16", "--no-recompute"],
+    "decode-bfloat16": ["decode", "--compile", "--dtype", "bfloat16"],
     "decode-4096": [
         *("decode", "--entries", "4096", "--policy", "streaming"),
         *("--repeats", "60", "--recompute-repeats", "2"),

@@ -45,6 +45,7 @@ def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever name is asked for, a tiny Llama and a tokenizer with one id for each ASCII character."""
     import transformers
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from torch._inductor import config as inductor
 
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
@@ -71,6 +72,8 @@ def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(cls, "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
     monkeypatch.setattr("sinkpin.demo.model_folder", lambda: Path("a folder"))
+    for setting in ("freezing", "max_autotune"):  # which a page may set, are as before afterwards
+        monkeypatch.setattr(inductor, setting, getattr(inductor, setting))
 
 
 @pytest.fixture
