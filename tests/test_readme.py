@@ -6,6 +6,7 @@ text's own letters. So the code is held to run, its numbers are not checked.
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def commands(tool: str) -> list[str]:
 
 
 @pytest.fixture
-def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever name is asked for, a tiny Llama and a tokenizer with one id for each ASCII character."""
     import transformers
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -72,8 +73,9 @@ def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(cls, "from_pretrained", lambda *_, loaded=loaded, **__: loaded)
     monkeypatch.setattr("sinkpin.demo.model_folder", lambda: Path("a folder"))
-    for setting in ("freezing", "max_autotune"):  # which a page may set, are as before afterwards
-        monkeypatch.setattr(inductor, setting, getattr(inductor, setting))
+    # What a page may set is as before afterwards.
+    with inductor.patch(freezing=inductor.freezing, max_autotune=inductor.max_autotune):
+        yield
 
 
 @pytest.fixture
