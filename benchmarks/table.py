@@ -27,7 +27,7 @@ NONE_YET = (
     "No results are kept here yet: `make bench` measures, and `make bench-table` shows what was kept.\n"
 )
 
-_MANY = 8  # rows that are all shown; of more, the first and the last few
+_MANY = 16  # rows that are all shown; of more, the first and the last few
 _ENDS = 3
 _PEER = {
     "decode ÷ own dense": "decode_ratio",

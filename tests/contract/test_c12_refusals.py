@@ -387,16 +387,19 @@ class FaultyShare(Faulty):
         "list",
     ],
 )
-def test_a_policy_that_answers_wrongly(answer, says):
+@pytest.mark.parametrize("fed", [5, 1], ids=["chunk", "token"])
+def test_a_policy_that_answers_wrongly(answer, says, fed, tmp_path):
     """Whatever `keep` returns that is not n distinct candidates for each row and head is a `PolicyError` that names the
-    policy; the cache says at the next forward that it stopped midway.
+    policy; from then on the cache says that it stopped midway, in a forward or when it is saved.
 
-    Kills: an entry held twice, which counts twice in every softmax from then on.
+    Kills: an entry held twice, which counts twice in every softmax from then on; a choice that fails at the exit of a
+    forward and leaves a cache that looks whole.
     """
     model = families.build()
-    with sinkpin.BoundedCache(model, budget=12, policy=Faulty(answer)) as cache:
+    with sinkpin.BoundedCache(model, budget=12, policy=Faulty(answer)) as cache, torch.no_grad():
         feed(model, cache, families.tokens(12, rows=2))
-        refused(PolicyError, lambda: feed(model, cache, families.tokens(5, rows=2)), "Faulty", says)
+        refused(PolicyError, lambda: feed(model, cache, families.tokens(fed, rows=2)), "Faulty", says)
+        refused(CacheError, lambda: cache.save(tmp_path / "file"), "reset()")
         refused(CacheError, lambda: feed(model, cache, families.tokens(1, rows=2)), "reset()")
 
 

@@ -103,22 +103,28 @@ class Forward:
 
     def finish(self, *, failed: bool) -> None:
         """What was decided becomes so, and the cache hears whether every layer was attended to."""
-        for ledger, (origins, ragged) in self._origins.items():
-            ledger.hold(origins, ragged=ragged)
-        left_out = len(self.layers) - len(self._attended)
-        if not left_out:
-            steps = dict.fromkeys(self._steps.values())
-            self.stream.peak = max(self.stream.peak, self.nbytes + sum(taken.nbytes for taken in steps))
-            for taken in steps:
-                taken.finish()
-        self.stream.evicted |= bool(self._steps)
-        self._plans.clear()
-        self._done(not failed and not left_out)
+        left_out, complete = len(self.layers) - len(self._attended), False
+        try:
+            for ledger, (origins, ragged) in self._origins.items():
+                ledger.hold(origins, ragged=ragged)
+            if not left_out:
+                self._finish_steps()
+            self.stream.evicted |= bool(self._steps)
+            self._plans.clear()
+            complete = not failed and not left_out
+        finally:
+            self._done(complete)
         if left_out and not failed:
             raise CacheError(
                 f"{left_out} of {len(self.layers)} layers were not attended to through this cache: the result is not "
                 "what it should be; the model was changed since the cache was built, build a new one"
             )
+
+    def _finish_steps(self) -> None:
+        steps = dict.fromkeys(self._steps.values())
+        self.stream.peak = max(self.stream.peak, self.nbytes + sum(taken.nbytes for taken in steps))
+        for taken in steps:
+            taken.finish()
 
 
 def _scoring(q: Tensor, given: dict[str, Any]) -> Scoring:
