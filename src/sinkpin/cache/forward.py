@@ -68,10 +68,8 @@ class Forward:
 
     def attend_in_graph(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Tensor:
         """As `attend`, from within a compiled graph, where `update` could not announce what comes."""
-        k, v = (
-            k.clone(),
-            v.clone(),
-        )  # the graph writes on where these lie, and a new entry may wait for the exit
+        # The graph writes on where these lie, and a new entry may wait for the exit.
+        k, v = k.clone(), v.clone()
         self.layers[layer].incoming = (k, v)
         out, _ = self._attend(self.layers[layer], q, k, v, _scoring(q, given))
         return out.contiguous()
