@@ -12,7 +12,7 @@ from typing import Any
 
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.errors import InputError
-from sinkpin.evaluate.atomic import write_together
+from sinkpin.atomic import write_together
 
 BLOCKS = "blocks.json"
 _SCHEMA = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkpin.errors import InputError
-from sinkpin.evaluate.atomic import write_together
+from sinkpin.atomic import write_together
 
 PICTURE = "stream.png"
 _INK, _BLUE, _ORANGE = "#222222", "#0072B2", "#D55E00"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sinkpin.errors import InputError
-from sinkpin.evaluate.atomic import write_together
+from sinkpin.atomic import write_together
 
 RESULTS = "results.json"
 LOSSES = "nll.npz"
