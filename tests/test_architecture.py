@@ -19,9 +19,10 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"cache", "policies", "evaluate"},
     "contract": {"cache", "policies"},
     "demo": {"cli"},  # nothing but the names it shares with the command
-    "cli": {"evaluate", "bench", "demo", "cache", "policies"},
+    "sinks": {"cache", "attention", "policies"},
+    "cli": {"evaluate", "bench", "demo", "cache", "policies", "sinks"},
 }
-FOUNDATION = {"errors", "budget"}
+FOUNDATION = {"errors", "budget", "spans", "card", "atomic", "statistics"}
 KNOWS_TRANSFORMERS = {"cache", "cli", "demo", "contract"}
 
 

@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from sinkpin.errors import SinkpinError
     from sinkpin.evaluate.arms import Arm
     from sinkpin.evaluate.compare import compare
+    from sinkpin.sinks.detect import detect
+    from sinkpin.sinks.entropy import EntropyTracker
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Arm": "sinkpin.evaluate.arms",
     "BoundedCache": "sinkpin.cache.bounded",
+    "EntropyTracker": "sinkpin.sinks.entropy",
     "SinkpinError": "sinkpin.errors",
     "compare": "sinkpin.evaluate.compare",
+    "detect": "sinkpin.sinks.detect",
 }
-__all__ = ["Arm", "BoundedCache", "SinkpinError", "__version__", "compare"]
+__all__ = ["Arm", "BoundedCache", "EntropyTracker", "SinkpinError", "__version__", "compare", "detect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.toys import WORDS, toy_tokenizer
+from sinkpin.card import Card, first, indices, opening
 from sinkpin.cli import arms, compare, load
 from sinkpin.errors import InputError
 from sinkpin.evaluate.record import Comparison
@@ -89,6 +90,8 @@ def no_model(monkeypatch):
         (["--prompt", "-1"], "--prompt -1: a prompt has at least one token; give 1 or more"),
         (["--text", "missing.txt"], "cannot read the text missing.txt (No such file or directory)"),
         (["--text", "."], ". is a folder"),
+        (["--pins", "missing.json"], "missing.json does not exist, so there is no sink card to read"),
+        (["--pins", "."], ". is a folder: name the card in it"),
     ],
 )
 def test_told_before_a_model_is_loaded(cli, argv, says):
@@ -237,6 +240,71 @@ def test_replaced_tokens_are_on_record(cli, folder, book):
     plain, replaced = (json.loads(cli(*argv, *more).out) for more in ([], ["--replace-first", "\\n"]))
     assert r"the first 4 tokens were replaced by '\n'" in replaced["notes"]
     assert plain["arms"][0]["nll"] != replaced["arms"][0]["nll"]
+
+
+def a_card(*rules, **more):
+    """Written to sinks.json in the working directory."""
+    card = Card(**{"model": "toy", "model_hash": "ab" * 32, "rules": rules, **more})
+    card.write("sinks.json")
+    return card
+
+
+PINS = ("--pins", "sinks.json", "--policy", "window", "--policy", "h2o")
+
+
+def test_a_card_adds_an_arm_to_each_setting(cli, folder, book):
+    """What it pins is resolved on this text, and what is to be said of it is on record."""
+    ids = load.load_model(str(folder), device="cpu").tokenizer(WORDS)["input_ids"]
+    a_card(opening(ids[:3]), indices([7, 8], ids[7:9]), opening([5, 6, 7]))
+    ran = cli("compare", folder, "--text", book, *SMALL, *PINS, "--sinks", "0", "--json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    names = [arm["name"] for arm in document["arms"]]
+    assert names == ["full", "window-16+0", "streaming-16+3+7:9", "h2o-16+0", "h2o-16+3+7:9"]
+    for arm, sinks, pins in ((2, 3, [[7, 9]]), (4, 3, [[7, 9]]), (1, 0, [])):
+        assert (document["arms"][arm]["sinks"], document["arms"][arm]["pins"]) == (sinks, pins)
+    for said in (
+        "--pins sinks.json, a card of toy: pins 0:3, 7:9 of this text",
+        f"rule opening of the card pins nothing here: token 0 is {ids[0]}, not 5",
+        "sinks.json is not of these weights: its model hash differs, so its sinks may be others",
+    ):
+        assert said in document["notes"]
+    assert Comparison.load("sinkpin-out").arms[2].pinned_tokens == 5
+
+
+def test_a_card_of_this_model_that_pins_what_sinks_pin(cli, folder, book):
+    """Kills: one arm under two names; a remark on a model that is the right one."""
+    from sinkpin.sinks.identity import model_hash, tokenizer_hash
+
+    loaded = load.load_model(str(folder), device="cpu")
+    hashes = {
+        "model_hash": model_hash(loaded.model),
+        "tokenizer_hash": tokenizer_hash(loaded.tokenizer),
+    }
+    a_card(first(4), **hashes)
+    document = json.loads(cli("compare", folder, "--text", book, *SMALL, *PINS, "--json").out)
+    names = [arm["name"] for arm in document["arms"]]
+    assert names == ["full", "window-16+0", "streaming-16+4", "h2o-16+0", "h2o-16+4"]
+    assert "2 arms of --pins are arms of --sinks too: run once" in document["notes"]
+    assert not any("hash" in note for note in document["notes"])
+    a_card(first(2), **{**hashes, "tokenizer_hash": "cd" * 32})
+    document = json.loads(cli("compare", folder, "--text", book, *SMALL, *PINS, "--json").out)
+    assert "streaming-16+2" in [arm["name"] for arm in document["arms"]]
+    assert not any("run once" in note for note in document["notes"])
+    [said] = [note for note in document["notes"] if "hash" in note]
+    assert said.startswith("sinks.json is not of this tokenizer")
+
+
+def test_a_card_that_pins_nothing_or_more_than_the_budget_holds(cli, folder, book):
+    a_card(opening([5, 6, 7]))
+    words = cli("compare", folder, "--text", book, *SMALL, *PINS).complaint()
+    assert "sinks.json pins nothing in this text (rule opening" in words and "leave --pins out" in words
+    a_card()
+    assert "it has no rule" in cli("compare", folder, "--text", book, *SMALL, *PINS).complaint()
+    a_card(first(16))
+    words = cli("compare", folder, "--text", book, *SMALL, *PINS).complaint()
+    assert "budget 16 tokens does not exceed the 16 pinned" in words
+    assert left() == ["sinks.json"]
 
 
 def test_without_matplotlib_the_numbers_are_complete(cli, folder, book, monkeypatch):

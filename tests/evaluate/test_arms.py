@@ -3,7 +3,7 @@
 import pytest
 
 from sinkpin.errors import BudgetError, PolicyError
-from sinkpin.evaluate.arms import Arm, product
+from sinkpin.evaluate.arms import Arm, product, with_pins
 from sinkpin.policies import resolve
 
 
@@ -36,6 +36,34 @@ def test_where_options_end_and_the_budget_begins() -> None:
     (_, arm) = product(["adakv:base=snapkv,base.kernel=5"], [32], [4])
     assert arm.name == "adakv[base=snapkv,base.kernel=5]-32+4"
     assert Arm("random", 64, options={"seed": 3}, pins=((5, 9),)).name == "random[seed=3]-64+4+5:9"
+
+
+def test_a_pinned_variant_of_each_setting_behind_those_it_differs_from() -> None:
+    arms = product(["window", "random:seed=3"], [64, "25%"], [0, 4], frame="original")
+    assert [arm.name.removesuffix("/original") for arm in with_pins(arms, [(0, 2), (5, 9)])] == [
+        "full",
+        "window-64+0",
+        "streaming-64+4",
+        "streaming-64+2+5:9",
+        "window-25%+0",
+        "streaming-25%+4",
+        "streaming-25%+2+5:9",
+        "random[seed=3]-64+0",
+        "random[seed=3]-64+4",
+        "random[seed=3]-64+2+5:9",
+        "random[seed=3]-25%+0",
+        "random[seed=3]-25%+4",
+        "random[seed=3]-25%+2+5:9",
+    ]
+
+
+def test_pinned_variants_that_are_there_already_are_not_there_twice() -> None:
+    """Kills: first tokens as a span beside the same ones as sinks; streaming without a sink."""
+    arms = product(["window", "streaming", "h2o"], [64], [0, 4])
+    assert with_pins(arms, [(0, 4)]) == arms
+    streaming = product(["streaming"], [64], [4])
+    assert [arm.name for arm in with_pins(streaming, [(5, 9)])][1:] == ["streaming-64+4", "window-64+0+5:9"]
+    assert with_pins(arms, []) == arms
 
 
 def test_an_object_is_no_arm_and_the_remedy_is_said() -> None:

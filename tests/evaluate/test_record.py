@@ -53,7 +53,14 @@ ARM = [
     "tokens_per_s",
 ]
 
-LIGHT = ("sinkpin.evaluate.record", "sinkpin.evaluate.text", "sinkpin.evaluate.picture")
+LIGHT = (
+    "sinkpin.evaluate.record",
+    "sinkpin.evaluate.text",
+    "sinkpin.evaluate.picture",
+    "sinkpin.sinks.report",
+    "sinkpin.sinks.text",
+    "sinkpin.sinks.page",
+)
 
 
 def changed(result: Comparison, name: str, **values: object) -> Comparison:

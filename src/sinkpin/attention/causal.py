@@ -6,7 +6,7 @@ a policy wants to know what queries paid to keys, it is summed in the same pass.
 than the pool (`banded`).
 """
 
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring, block_size, masked, summed
 
 
-@dataclass
-class Mass:
-    """Asks `Causal.attend` for the attention each key of the pool received: fp32 `[batch, kv_heads, entries]`, summed
-    over the real queries of the forward, averaged over the query heads of a group."""
+class Witness(Protocol):
+    """Somebody who wants to know what queries pay to keys (`mass`)."""
 
-    received: Tensor | None = None
+    def take(self, plan: "Causal", weights: Tensor) -> None:
+        """fp32 `[batch, kv_heads, group, n, seen]`: what the queries of slots `seen - n … seen - 1` of the pool pay to its
+        first `seen` keys. The tensor is the witness's own."""
+        ...
 
 
 class Causal:
@@ -87,7 +88,7 @@ class Causal:
         values: Tensor,
         rotary: Rotary | None,
         scoring: Scoring,
-        mass: Mass | None = None,
+        witness: Witness | None = None,
     ) -> Tensor:
         """Outputs `[batch, heads, new, value_dim]` of unrotated queries `q [batch, heads, new, key_dim]`.
 
@@ -95,12 +96,11 @@ class Causal:
         """
         kv_heads, entries = keys.shape[1], keys.shape[2]
         rotated_q = self.rotated_queries(q, rotary, kv_heads)
-        if mass is None and scoring.plain:
+        if witness is None and scoring.plain:
             at_place = keys if self.turned else self.rotated(keys, rotary).to(q.dtype)
             return self._fused(rotated_q.to(q.dtype), at_place, values, scoring.scale)
         rotated_keys = self.rotated(keys, rotary)
         values = values.float()
-        received = torch.zeros(q.shape[0], kv_heads, entries, device=q.device)
         # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.
         outputs = rotated_q.new_empty(*q.shape[:3], values.shape[-1])
         block = block_size(q.shape[1], entries)
@@ -109,10 +109,8 @@ class Causal:
             seen = entries - self.new + stop
             weights = self.weights(rotated_q[:, :, start:stop], rotated_keys[:, :, :seen], scoring)
             outputs[:, :, start:stop] = summed(weights, values[:, :, :seen])
-            if mass is not None:
-                received[..., :seen] += self.paid(weights.detach()).sum(-2)
-        if mass is not None:
-            mass.received = received
+            if witness is not None:
+                witness.take(self, weights if not weights.requires_grad else weights.detach().clone())
         return outputs
 
     def weights(self, q: Tensor, keys: Tensor, scoring: Scoring) -> Tensor:

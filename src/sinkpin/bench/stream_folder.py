@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sinkpin.atomic import write_together
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.errors import InputError
-from sinkpin.atomic import write_together
 
 BLOCKS = "blocks.json"
 _SCHEMA = 1

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sinkpin.errors import InputError
 from sinkpin.atomic import write_together
+from sinkpin.errors import InputError
 
 PICTURE = "stream.png"
 _INK, _BLUE, _ORANGE = "#222222", "#0072B2", "#D55E00"

@@ -158,7 +158,14 @@ class Door:
         found = anatomy.examine(self.decoder, self.config, probe, lambda ids, at: self._probe(probe, ids, at))
         notes = {adapter.note: None for adapter in self._adapters if adapter.note is not None}
         self.anatomy = replace(found, notes=tuple(notes))
+        self._attentions = {index: weakref.ref(module) for index, module in probe.modules.items()}
         self.precision = self.decoder.dtype
+
+    def attention(self, layer: int) -> nn.Module:
+        """The module that computes a layer's attention."""
+        module = self._attentions[layer]()
+        assert module is not None, "a door does not outlive its decoder"
+        return module
 
     def _probe(self, probe: anatomy.Probe, ids: Tensor, positions: Tensor) -> None:
         """One forward of the decoder in which `probe` stands in for attention."""

@@ -6,17 +6,18 @@ It does not extend the context window: what is evicted is forgotten. Not covered
 
 import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
+from sinkpin.attention.mass import HeadMass
 from sinkpin.budget import Budget, Footprint
-from sinkpin.cache import snapshot
+from sinkpin.cache import carded, snapshot
 from sinkpin.cache.audit import HeadAudit, audit
 from sinkpin.cache.binding import Door
 from sinkpin.cache.evidence import OF_QUERIES, Evidence
@@ -25,6 +26,7 @@ from sinkpin.cache.layer import BoundedLayer
 from sinkpin.cache.ledger import Ledger, Plan, Rule, held
 from sinkpin.cache.step import in_order
 from sinkpin.cache.stream import Stream
+from sinkpin.card import Card
 from sinkpin.errors import BudgetError, CacheError, InputError, ModelError, PolicyError
 from sinkpin.policies import resolve
 from sinkpin.policies.base import Frame, Policy
@@ -44,7 +46,9 @@ class BoundedCache(Cache):
 
     `budget`: tokens (`1024`), a share of the prompt (`"25%"`) or bytes of one row (`"64MiB"`), pins included; only
     `policy="full"` takes none. `policy`: a name or an object with `keep(view, n)`. `sinks`: the first real tokens of
-    each row, pinned. `pins`: further spans `(start, stop)` of token indices, one list for all rows or one per row.
+    each row, pinned; `"auto"`: the first forward is computed in full, its sinks are found and pinned (`detect` says more of
+    them), and only then something is evicted. `pins`: further spans `(start, stop)` of token indices, one list for all rows or one per row; or a
+    sink card, or its file (`"sinks.json"`), whose rules are resolved for each row at the first forward.
     `frame`: `"slots"` (a key's position is its rank in the cache) or `"original"` (its index in the text); by default
     the policy's own. `prompt_length`: the prompt's tokens, where it is fed in pieces, instead of the longest row of the first
     forward: what a share is taken of, and where a prompt policy chooses.
@@ -59,8 +63,8 @@ class BoundedCache(Cache):
         model: Any,
         budget: int | str | Budget | None = None,
         policy: str | Policy = "window",
-        sinks: int = 4,
-        pins: Sequence[object] | None = None,
+        sinks: int | Literal["auto"] = 4,
+        pins: Sequence[object] | str | Path | Card | None = None,
         frame: Frame | None = None,
         prompt_length: int | None = None,
         **policy_options: Any,
@@ -68,7 +72,9 @@ class BoundedCache(Cache):
         self.policy = resolve(policy, policy_options)
         self.sinks = sinks
         self.notes: list[str] = []
-        self._pins = Pins.read(sinks, pins)
+        self._first = 0 if sinks == "auto" else sinks
+        self._pins, self._card = carded.read_pins(self._first, pins)
+        self._pins_at_first = self._pins
         self._budget = _checked_budget(self.policy, budget, sinks)
         if frame not in (None, "slots", "original"):
             raise PolicyError(
@@ -108,6 +114,9 @@ class BoundedCache(Cache):
             self._note(note)
         self._tokens: int | None = None
         self._of_budget: list[str] = []  # notes that go with the budget
+        self._of_pins: list[str] = []  # and with pins that hang on the prompt
+        self._looking: dict[int, HeadMass] | None = None
+        self._recorded = False
         self._precision = self.door.precision
         self._broken = False
         remembers = not OF_QUERIES.isdisjoint(self.policy.needs)
@@ -133,7 +142,8 @@ class BoundedCache(Cache):
                 ledger = Ledger(rule, heads=facts.kv_heads if self.policy.per_head else 1, shared=False)
             self._layers.append(BoundedLayer(self._stream, facts, ledger, promised_bytes=in_bytes))
         Cache.__init__(self, layers=list(self._layers))
-        if self._budget is not None and (self._budget.kind != "share" or self._prompt_length is not None):
+        known = self._budget is not None and (self._budget.kind != "share" or self._prompt_length is not None)
+        if known and self.sinks != "auto":
             self._settle_budget(self._prompt_length)
 
     def _settle_budget(self, prompt: int | None) -> None:
@@ -166,8 +176,9 @@ class BoundedCache(Cache):
         windows = {0 if shared else _checked_window(policy, part - pins) for part in parts}
         for index, part in zip(indices, parts, strict=True):
             ledger = self._layers[index].ledger
-            ledger.rule = replace(ledger.rule, budget=part)
+            ledger.rule = replace(ledger.rule, budget=part, pins=pins)
         self._tokens = tokens
+        self.notes = [note for note in self.notes if note not in self._of_budget]
         said = list(notes)
         if max(windows) > 1:
             spread = f"{max(windows)}" if len(windows) == 1 else f"{min(windows)} to {max(windows)}, by layer"
@@ -180,6 +191,41 @@ class BoundedCache(Cache):
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+    def _look_first(self) -> None:
+        """`sinks="auto"`: the forward that begins is computed in full, and looked at; nothing is evicted until its end."""
+        self._pins = self._stream.pins = self._pins_at_first
+        self._tokens, self._looking = None, self.witness()
+        for ledger in self._bounded_ledgers():
+            ledger.rule = replace(ledger.rule, budget=None, pins=self._pins.most)
+        self._recorded, self._stream.recording = self._stream.recording, True
+
+    def _pin_what_was_found(self) -> None:
+        """That forward has ended: pin, and evict what is over the budget."""
+        from sinkpin.cache.found import sinks_of  # SciPy, for those who ask for it
+
+        stream = self._stream
+        assert self._budget is not None and stream.real is not None and self._looking is not None
+        room, _ = self._budget.tokens(
+            pins=self._pins.most, footprint=self.footprint, prompt=self._prompt_length or stream.longest
+        )
+        rows, notes = sinks_of(list(self._looking.values()), stream.real, room - self._pins.most)
+        self._stop_looking()
+        self._note_of_pins(notes)
+        given = [self._pins.rows[row if self._pins.per_row else 0] for row in range(len(rows))]
+        self._pins = stream.pins = Pins.read(
+            0, [[*mine, *found] for mine, found in zip(given, rows, strict=True)]
+        )
+        stream.spans = self._pins.tensor(len(rows), stream.real.device)
+        self._settle_budget(self._prompt_length or stream.longest)
+        stream.recording = self._recorded
+        if not stream.recording:
+            self._commit()
+
+    def _stop_looking(self) -> None:
+        self._looking = None
+        for layer in self._layers:
+            layer.witness = None
 
     def _ledgers(self) -> list[Ledger]:
         return list({id(layer.ledger): layer.ledger for layer in self._layers}.values())
@@ -225,7 +271,8 @@ class BoundedCache(Cache):
         """Indices of the layers that the budget applies to: those without a sliding window of their own."""
         return [layer.facts.index for layer in self._layers if layer.facts.sliding is None]
 
-    def _layer(self, index: int) -> BoundedLayer:
+    def layer(self, index: int) -> BoundedLayer:
+        """What `layers[index]` is. Raises `InputError` for a layer that the model does not have."""
         if type(index) is not int or not -len(self._layers) <= index < len(self._layers):
             raise InputError(
                 f"layer {index!r}: this model has {len(self._layers)} layers, 0 to {len(self._layers) - 1}"
@@ -234,13 +281,13 @@ class BoundedCache(Cache):
 
     def kept(self, layer: int = 0) -> int:
         """Entries held by the fullest row and head of a layer."""
-        origins = self._layer(layer).ledger.origins
+        origins = self.layer(layer).ledger.origins
         return 0 if origins is None or origins.numel() == 0 else int((origins >= 0).sum(-1).max())
 
     def origins(self, layer: int = 0) -> Tensor:
         """int64 `[batch, kv_heads, kept]`: each entry's index among its row's real tokens, ascending; -1 (first) is an
         empty slot."""
-        facts, held = self._layer(layer).facts, self._layer(layer).ledger.origins
+        facts, held = self.layer(layer).facts, self.layer(layer).ledger.origins
         if held is None:
             return torch.empty(self._stream.batch or 0, facts.kv_heads, 0, dtype=torch.int64)
         return held.long().sort(-1).values.expand(-1, facts.kv_heads, -1)
@@ -262,6 +309,52 @@ class BoundedCache(Cache):
     def audit(self) -> list[HeadAudit]:
         """For each bounded layer and KV head: pins still held, entries kept and evicted, allotment, frame, bytes."""
         return audit(self, self._layers, self._stream)
+
+    def witness(self) -> dict[int, HeadMass]:
+        """Let somebody look on: what tokens are paid in each bounded layer from now on, until something is evicted. Attention
+        weights are then written out, which a fused kernel does not do."""
+        looking: dict[int, HeadMass] = {}
+        for index in self.bounded_layers:
+            looking[index] = self._layers[index].witness = HeadMass()
+        return looking
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Evict the entries of these tokens now, in every row, bounded layer and head, pinned or not: they are forgotten.
+
+        Those not held are left alone. Raises `InputError` where rows or heads hold different numbers of them, `PolicyError`
+        under a policy whose visible set follows from indices, which a gap would contradict.
+        """
+        self._check_usable()
+        if self.policy.kind != "scored" and (self.policy.bounded or self.frame == "slots"):
+            raise PolicyError(
+                f"drop() with policy {self.policy.name!r} in frame {self.frame!r}: what its queries see follows from indices, and "
+                "a gap would misplace them; drop from a scored policy's cache, or from 'full' in frame 'original'"
+            )
+        in_order(self._layers)
+        lost = torch.tensor(sorted(set(indices)), dtype=torch.int32)
+        dropped: dict[Ledger, Tensor] = {}
+        for ledger in self._bounded_ledgers():
+            if ledger.origins is None or ledger.counts is not None:
+                raise InputError(
+                    f"nothing can be dropped from {self.policy.name!r} now: feed it a text, and drop from a cache whose heads share no budget"
+                )
+            stays = ~torch.isin(ledger.origins, lost.to(ledger.origins.device))
+            held = stays.sum(-1)
+            if int(held.min()) != int(held.max()):
+                raise InputError(
+                    f"rows and heads would hold {int(held.min())} to {int(held.max())} entries: drop tokens that all of them "
+                    "hold, or none"
+                )
+            dropped[ledger] = torch.argsort(stays.to(torch.uint8), dim=-1, stable=True)[
+                ..., stays.shape[-1] - int(held.max()) :
+            ]
+        for index in self.bounded_layers:
+            layer = self._layers[index]
+            layer.evict(dropped[layer.ledger], empties=self._stream.padded)
+        for ledger, slots in dropped.items():
+            assert ledger.origins is not None
+            ledger.hold(ledger.origins.expand(slots.shape[0], -1, -1).gather(-1, slots), ragged=False)
+        self._stream.evicted = True
 
     @property
     def closed(self) -> bool:
@@ -342,7 +435,7 @@ class BoundedCache(Cache):
                 f"this cache was built for {self._precision} and the model is {self.door.decoder.dtype} now: its "
                 "frequencies and bytes are others; build a new BoundedCache(model, …)"
             )
-        before = copy.copy(self._stream.__dict__)
+        before, pins_before = copy.copy(self._stream.__dict__), self._pins
         stream = self._stream
         try:
             index = stream.admit(fed.shape[0], fed.shape[1], fed.device, mask)
@@ -353,19 +446,42 @@ class BoundedCache(Cache):
                     f"token {longest} is past the {trained} learned positions of this model: the stream ends there; "
                     "use a model with rotary positions for longer ones"
                 )
-            if self._tokens is None and self._budget is not None:
-                self._settle_budget(longest)
+            begins = not before["columns"]
+            looks = begins and self.sinks == "auto" and self._budget is not None
+            resolves = begins and self._card is not None
+            of_card = self._resolve_card(fed, index) if resolves else []
+            if self._budget is not None and (self._tokens is None or resolves) and not looks:
+                self._settle_budget(self._prompt_length or longest)
         except BaseException:
             stream.__dict__.update(before)
+            self._pins = pins_before
             raise
+        if resolves:
+            self._note_of_pins(of_card)
         if self.frame == "original" and trained is not None and longest > trained:
             self._note(
                 f"original positions run past the {trained} the model was trained on: no verdict can be given"
             )
+        if looks:
+            self._look_first()
         stream.under_way = True
         return Forward(
             self._layers, stream, index, length=self._length(), nbytes=self.nbytes, done=self._done
         )
+
+    def _resolve_card(self, fed: Tensor, index: Tensor) -> list[str]:
+        """Pin what the card's rules say of this prompt; returns its notes. The budget has to be settled after it."""
+        assert self._card is not None
+        pins, notes = carded.resolve(self._card, self._first, fed, index)
+        self._pins = self._stream.pins = pins
+        self._stream.spans = pins.tensor(index.shape[0], index.device)
+        return notes
+
+    def _note_of_pins(self, notes: list[str]) -> None:
+        """These are the notes on what the prompt made of the pins, and none of an earlier prompt's."""
+        self.notes = [note for note in self.notes if note not in self._of_pins]
+        self._of_pins = [note for note in notes if note not in self.notes]
+        self.notes += self._of_pins
 
     def _check_positions(self, positions: Tensor | None, index: Tensor, held: int) -> None:
         if positions is None:
@@ -387,6 +503,11 @@ class BoundedCache(Cache):
 
     def _done(self, complete: bool) -> None:
         self._stream.under_way = False
+        if self._looking is not None:
+            if complete:
+                self._pin_what_was_found()
+            else:
+                self._stop_looking()
         if not self._stream.recording:
             self._stream.uncommitted = 0
             self._stream.settled()
@@ -491,9 +612,17 @@ class BoundedCache(Cache):
         self._empty()
         self._stream.clear()
         self._broken = False
-        if self._budget is not None and self._budget.kind == "share" and self._prompt_length is None:
+        looks = self._budget is not None and self.sinks == "auto"
+        if looks or (
+            self._budget is not None and self._budget.kind == "share" and self._prompt_length is None
+        ):
             self._tokens = None
             self.notes = [note for note in self.notes if note not in self._of_budget]
+        if looks or self._card is not None:
+            self._pins = self._stream.pins = self._pins_at_first
+            self._note_of_pins([])
+            if self._tokens is not None:
+                self._settle_budget(self._prompt_length)
 
     def _empty(self) -> None:
         for layer in self._layers:
@@ -537,7 +666,7 @@ def _checked_window(policy: Policy, room: int) -> int:
     return window
 
 
-def _checked_budget(policy: Policy, budget: int | str | Budget | None, sinks: int) -> Budget | None:
+def _checked_budget(policy: Policy, budget: int | str | Budget | None, sinks: object) -> Budget | None:
     if not policy.bounded:
         if budget is not None:
             raise BudgetError(

@@ -15,6 +15,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.pytorch_utils import Conv1D
 
 from sinkpin.errors import ModelError
 
@@ -165,3 +166,34 @@ def trained_length(config: Any) -> int | None:
         if isinstance(length := getattr(config, name, None), int) and length > 0:
             return length
     return None
+
+
+def output_weight(attention: nn.Module, width: int) -> Tensor | None:
+    """The weight `[hidden, width]` of the projection that mixes an attention module's heads; None where it is not found
+    under the names that families give it, or is no plain matrix."""
+    for name in ("o_proj", "dense", "out_proj", "c_proj", "resid_proj"):
+        weight = getattr(getattr(attention, name, None), "weight", None)
+        if (
+            isinstance(weight, Tensor)
+            and weight.ndim == 2
+            and weight.is_floating_point()
+            and width in weight.shape
+        ):
+            transposed = isinstance(getattr(attention, name), Conv1D)
+            return weight.detach().T if transposed else weight.detach()
+    return None
+
+
+def blocks_around(decoder: nn.Module, attentions: list[nn.Module]) -> list[nn.Module]:
+    """The module that holds each of the attention modules: the block whose input is the residual stream."""
+    names = {module: name for name, module in decoder.named_modules()}
+    modules = dict(decoder.named_modules())
+    return [modules[_holder(names[attention], modules)] for attention in attentions]
+
+
+def _holder(name: str, modules: dict[str, nn.Module]) -> str:
+    """The nearest module around `name` that stands in a list (GPT-2's attention may lie a level deeper)."""
+    parent = name.rpartition(".")[0]
+    while parent and not isinstance(modules.get(parent.rpartition(".")[0]), nn.ModuleList):
+        parent = parent.rpartition(".")[0]
+    return parent

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from sinkpin.attention.causal import Causal, Mass
+from sinkpin.attention.causal import Causal
+from sinkpin.attention.mass import HeadMass, Mass
 from sinkpin.attention.rope import Rotary
 from sinkpin.attention.scores import Scoring
 from sinkpin.cache.anatomy import LayerAnatomy
@@ -39,6 +40,8 @@ class BoundedLayer(CacheLayerMixin):
         self.scoring: Scoring | None = None
         self.is_open = True
         self.incoming: tuple[Tensor, Tensor] | None = None
+        self.witness: HeadMass | None = None
+        """Of the detector, while it looks on."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -72,7 +75,7 @@ class BoundedLayer(CacheLayerMixin):
         if isinstance(plan.attention, Causal):
             counts = "mass" in self.evidence.needs and not self.stream.recording
             mass = Mass() if counts else None
-            out = plan.attention.attend(q, *held, rotary, scoring, mass)
+            out = plan.attention.attend(q, *held, rotary, scoring, mass or self.witness)
             if self.stream.recording:
                 self.evidence.wait(q)
             else:

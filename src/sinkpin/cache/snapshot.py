@@ -19,8 +19,10 @@ from torch import Tensor
 
 import sinkpin
 from sinkpin.cache import compat
+from sinkpin.card import Card
 from sinkpin.errors import CacheError, InputError, PolicyError
 from sinkpin.policies import resolve, spelled
+from sinkpin.policies.pins import Pins
 
 if TYPE_CHECKING:
     from sinkpin.cache.bounded import BoundedCache
@@ -101,13 +103,16 @@ def load(path: str | Path, model: Any, policy: "Policy | None" = None) -> "Bound
             f"{spelled(policy)[1] or 'its defaults'}: it would go on under another rule; leave policy= out"
         )
     setup = about["setup"]
-    rows = [[tuple(span) for span in row] for row in setup["pins"]]
+    per_row, given = setup["pins_per_row"], setup["pins"]
+    if setup["sinks"] == "auto":
+        per_row, given = setup["per_row_at_first"], setup["pins_at_first"]
+    rows = [[tuple(span) for span in row] for row in given]
     cache = BoundedCache(
         model,
         budget=setup["budget"],
         policy=policy,
         sinks=setup["sinks"],
-        pins=rows if setup["pins_per_row"] else rows[0],
+        pins=_card(setup) or (rows if per_row else rows[0]),
         frame=setup["frame"],
         prompt_length=setup["prompt_length"],
     )
@@ -122,7 +127,11 @@ def _setup(cache: "BoundedCache") -> dict[str, Any]:
         "tokens": cache.budget_tokens,
         "sinks": cache.sinks,
         "pins": [list(row) for row in cache._pins.rows],
+        "pins_at_first": [list(row) for row in cache._pins_at_first.rows],
+        "per_row_at_first": cache._pins_at_first.per_row,
         "pins_per_row": cache._pins.per_row,
+        "card": None if cache._card is None else cache._card.to_json(),
+        "notes_of_pins": cache._of_pins,
         "frame": cache.frame,
         "prompt_length": cache._prompt_length,
         "notes": cache.notes,
@@ -133,9 +142,13 @@ def _setup(cache: "BoundedCache") -> dict[str, Any]:
 
 def _fill(cache: "BoundedCache", setup: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Make an empty cache what `_setup` and `state` had."""
-    if setup["tokens"] is not None and cache.budget_tokens is None:
+    of_prompt = cache._card is not None or cache.sinks == "auto"
+    if of_prompt:  # what the prompt made of the pins
+        rows = tuple(tuple((start, stop) for start, stop in row) for row in setup["pins"])
+        cache._pins = cache._stream.pins = Pins(rows, setup["pins_per_row"])
+    if setup["tokens"] is not None and (cache.budget_tokens is None or of_prompt):
         cache._allot(setup["tokens"])
-    cache.notes = setup["notes"]
+    cache.notes, cache._of_pins = setup["notes"], setup.get("notes_of_pins", [])
 
     def of(owner: str) -> dict[str, Tensor]:
         return {name.removeprefix(owner): x for name, x in tensors.items() if name.startswith(owner)}
@@ -146,6 +159,10 @@ def _fill(cache: "BoundedCache", setup: dict[str, Any], tensors: dict[str, Tenso
         ledger.restore(of(f"ledgers.{number}."), entry)
     for number, layer in enumerate(cache._layers):
         layer.restore(of(f"layers.{number}."), is_open=setup["open"][number])
+
+
+def _card(setup: dict[str, Any]) -> Card | None:
+    return None if setup.get("card") is None else Card.from_json(setup["card"], "the sink card of this cache")
 
 
 def fingerprint(decoder: Any) -> str:

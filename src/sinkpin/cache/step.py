@@ -25,7 +25,7 @@ from sinkpin.cache.ledger import Ledger
 from sinkpin.cache.storage import Place
 from sinkpin.cache.stream import Stream
 from sinkpin.policies.base import View
-from sinkpin.policies.pins import Span
+from sinkpin.spans import Span
 
 _SINGLE = frozenset({"mass", "recent"})
 """Evidence that one query gives by itself."""

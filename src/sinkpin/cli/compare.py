@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sinkpin import demo
+from sinkpin.card import Card
 from sinkpin.cli import load, output, tokens
 from sinkpin.cli.arms import BUDGETS, POLICIES, SINKS, asked_for
+from sinkpin.cli.pins import pinned_by
 from sinkpin.cli.progress import progress, waiting
 from sinkpin.cli.text import Text, read_text
 from sinkpin.errors import InputError, ModelError
@@ -38,6 +40,8 @@ EXAMPLES = r"""  sinkpin compare
       policies with options, at a tenth of a prompt; `sinkpin policies` lists them
   zcat book.gz | sinkpin compare MODEL --text - --budget 64MiB --json > result.json
       text from standard input, budget in bytes; one JSON document on standard output
+  sinkpin compare MODEL --pins sinks.json --sinks 0
+      each policy without pins, and with what the model's sink card says of this text
   sinkpin compare --replace-first "\n" --policy window
       are the first tokens sinks for what they say, or for where they stand?
 """
@@ -75,6 +79,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         default=SINKS,
         help=f"first tokens to pin, comma-separated (default: {SINKS})",
+    )
+    add(
+        "--pins",
+        metavar="FILE",
+        type=Path,
+        help="a sink card (sinks.json): one more arm for each policy and budget, pinned by what its rules say of this "
+        "text, beside those of --sinks",
     )
     add("--tokens", metavar="N", type=int, default=TOKENS, help=f"length of text to read (default: {TOKENS})")
     add(
@@ -128,15 +139,16 @@ def run(args: argparse.Namespace) -> int:
         if number is not None and number < 1:
             raise InputError(f"--{option} {number}: {what} has at least one token; give 1 or more")
     arms, notes = asked_for(args.policy or POLICIES, args.budget, args.sinks, args.frame, args.prompt)
+    card = None if args.pins is None else Card.read(args.pins)
     output.check_folder(args.out)
     text = read_text(args.text)
-    result = _compare(args, arms, text)
+    result = _compare(args, arms, text, card)
     result.notes.extend(notes)
     output.deliver(result, args.out, as_json=args.json)
     return 0
 
 
-def _compare(args: argparse.Namespace, arms: "list[Arm]", text: Text) -> "Comparison":
+def _compare(args: argparse.Namespace, arms: "list[Arm]", text: Text, card: Card | None) -> "Comparison":
     with waiting(f"loading {args.model or demo.NAME}"):
         loaded = load.load_model(args.model, dtype=args.dtype, device=args.device)
         ids = tokens.encode(loaded.tokenizer, text, args.tokens)
@@ -151,6 +163,9 @@ def _compare(args: argparse.Namespace, arms: "list[Arm]", text: Text) -> "Compar
         ids = tokens.replace_first(loaded.tokenizer, ids, args.replace_first)
         shown = loaded.tokenizer.decode(ids[:1])
         notes.append(f"the first {tokens.REPLACED} tokens were replaced by {shown!r}")
+    if card is not None:
+        arms, of_card = pinned_by(card, args.pins, arms, ids, loaded)
+        notes += of_card
 
     import torch
 

@@ -21,6 +21,7 @@ from sinkpin.errors import InputError, SinkpinError
 
 VERBS = {
     "compare": "score a text through several KV caches, with and without pinned sinks",
+    "detect": "find the attention sinks of a model and a prompt, and what losing them costs",
     "bench": "measure speed and memory beside DynamicCache, and how far the floor is",
     "policies": "list the eviction policies, or explain one: what it keeps, reads and takes",
 }
@@ -47,6 +48,7 @@ options:
 examples:
   sinkpin compare
   sinkpin compare MODEL --text book.txt --budget 512,1024 --sinks 0,4
+  sinkpin detect MODEL --text book.txt --ablate
   sinkpin bench decode MODEL --entries 1024 --compile
   sinkpin policies
   sinkpin policies snapkv

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,12 @@ if TYPE_CHECKING:
 
 PICTURE = "perplexity.png"
 
-_PIPE = 120  # columns where there is no terminal to ask
+PIPE = 120  # columns where there is no terminal to ask
 _WIDEST = 120
 
 
-def check_folder(out: Path) -> None:
-    """Raise `InputError` unless the result can be written into `out`. Leaves nothing behind."""
-    from sinkpin.evaluate.folder import LOSSES, RESULTS
-
+def check_folder(out: Path, names: Sequence[str] = ("results.json", "nll.npz", PICTURE)) -> None:
+    """Raise `InputError` unless files of these names (a comparison's) can be written into `out`. Leaves nothing behind."""
     nearest = out.absolute()
     while not os.path.lexists(nearest):
         nearest = nearest.parent
@@ -36,7 +35,7 @@ def check_folder(out: Path) -> None:
             f"cannot write into the output folder {out} ({error.strerror or error}): "
             "choose another with --out"
         ) from error
-    for name in (RESULTS, LOSSES, PICTURE):
+    for name in names:
         if (out / name).is_dir():
             raise InputError(
                 f"{out / name} is a folder, so no result can be written there: choose another with --out"
@@ -79,7 +78,7 @@ def _shown(result: "Comparison", *, on_terminal: bool) -> str:
 
     console = Console()
     if not on_terminal:
-        width = console.width if os.environ.get("COLUMNS", "").isdecimal() else _PIPE
+        width = console.width if os.environ.get("COLUMNS", "").isdecimal() else PIPE
         return as_text(result, width=width, notes=True)
     colour = console.color_system is not None and not console.no_color
     return as_text(result, width=min(console.width, _WIDEST), colour=colour, notes=True)

@@ -71,12 +71,21 @@ def _tell(notes: Sequence[str]) -> None:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A spinner on a terminal while nothing else moves there."""
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal while nothing else moves there; elsewhere a line now and then. What is yielded changes what it
+    says is being done."""
     if not sys.stderr.isatty():
-        yield
+        spoke = time.perf_counter()
+
+        def say(doing: str) -> None:
+            nonlocal spoke
+            if (now := time.perf_counter()) - spoke >= _SILENT:
+                print(f"{what}: {doing}", file=sys.stderr, flush=True)
+                spoke = now
+
+        yield say
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(f"{what} …"):
-        yield
+    with Console(stderr=True).status(f"{what} …") as status:
+        yield lambda doing: status.update(f"{what}: {doing} …")

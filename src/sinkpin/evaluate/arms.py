@@ -1,12 +1,13 @@
 """An arm of a comparison: one policy with one budget and one set of pins, and the products that make many of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sinkpin.budget import Budget
 from sinkpin.errors import BudgetError, PolicyError
 from sinkpin.policies import check_name, parse
+from sinkpin.spans import Span
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,28 @@ def product(
             "no arm to compare with the full cache: give at least one policy, budget and number of sinks"
         )
     return arms
+
+
+def with_pins(arms: Sequence[Arm], spans: Sequence[Span]) -> list[Arm]:
+    """`arms`, and one more for each policy, options, frame and budget among them, which pins the merged `spans` only.
+
+    It comes behind those it differs from by its pins. A span of first tokens is its `sinks`, so that an arm that is among
+    `arms` already is not there twice.
+    """
+    sinks = spans[0][1] if spans and spans[0][0] == 0 else 0
+    pins = tuple(spans[1:] if sinks else spans)
+    last = {_unpinned(arm).name: arm for arm in arms if arm.policy != "full"}
+    out: list[Arm] = []
+    for arm in arms:
+        out.append(arm)
+        bare = _unpinned(arm)
+        if last.get(bare.name) is arm:
+            policy = "streaming" if bare.policy == "window" and sinks else bare.policy
+            more = replace(bare, policy=policy, sinks=sinks, pins=pins)
+            if more not in arms:
+                out.append(more)
+    return out
+
+
+def _unpinned(arm: Arm) -> Arm:
+    return replace(arm, policy="window" if arm.policy == "streaming" else arm.policy, sinks=0, pins=())

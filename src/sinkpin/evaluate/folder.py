@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sinkpin.errors import InputError
 from sinkpin.atomic import write_together
+from sinkpin.errors import InputError
 
 RESULTS = "results.json"
 LOSSES = "nll.npz"

@@ -9,8 +9,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkpin.errors import InputError
 from sinkpin.atomic import write_together
+from sinkpin.errors import InputError
 from sinkpin.evaluate.facets import Panel, panels
 from sinkpin.evaluate.labels import GAP, GREY, label_lines, label_room
 from sinkpin.evaluate.panel import INK, NEIGHBOURS, Line, binned, limits, plot, styles

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkpin.errors import InputError
-
-Span = tuple[int, int]
+from sinkpin.spans import Span, count, merged
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Pins:
             )
         per_row = bool(given) and not _is_span(given[0])
         lists = [_list(row) for row in given] if per_row else [given]
-        return cls(tuple(_merge(first + [_span(s) for s in row]) for row in lists), per_row)
+        return cls(tuple(tuple(merged(first + [_span(s) for s in row])) for row in lists), per_row)
 
     @property
     def alike(self) -> bool:
@@ -54,7 +53,7 @@ class Pins:
     @property
     def most(self) -> int:
         """The most entries that any row pins."""
-        return max(sum(stop - start for start, stop in row) for row in self.rows)
+        return max(count(row) for row in self.rows)
 
     def tensor(self, batch: int, device: torch.device) -> Tensor:
         """int64 `[batch, spans, 2]`; rows with fewer spans are filled with empty ones.
@@ -97,13 +96,3 @@ def _list(row: object) -> list[object]:
     if not isinstance(row, Sequence) or isinstance(row, str):
         raise InputError(f"pins: {row!r} is neither a span (start, stop) nor one row's list of spans")
     return list(row)
-
-
-def _merge(spans: list[Span]) -> tuple[Span, ...]:
-    merged: list[Span] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return tuple(merged)

@@ -9,6 +9,7 @@ Shapes: T tokens, L full-attention layers, H query heads.
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,8 +30,8 @@ class Sink:
 
     `mass`: attention it received, mean over queries that could see it, layers and heads. `most`: that of the head which
     pays it most. `heads`: how many of the L·H heads pay more than ε. `z`, `q`: robust z of its log mass against its place in
-    the text, and the false-discovery rate at which it would just be called an outlier. `layers`: those in which a head
-    pays more than ε. `norms`: its hidden state, key and value over the median token's. `payload`: its share of what
+    the text, and the false-discovery rate at which it would just be called an outlier. `layers`: those in which it is an
+    outlier, too: where it lives. `norms`: its hidden state, key and value over the median token's. `payload`: its share of what
     attention writes, Σ α·‖v‖ over all tokens, against `mass`: a dump has far less.
     """
 
@@ -99,6 +100,7 @@ class Experiment:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
     """A detection. `mass`, `most`, `heads_over`, `z`, `entropy`, `margin`, `varentropy` `[T]`, NaN where not measured;
+    `cut`: the least z of an outlier, None where there is none;
     `sink_heat` `[L, H]`, the mass of all sinks together; `curve` `[points, 2]`: ε, and the share of heads whose
     largest mass is over it; `learned` `[L, H]` or None: what learned sinks take."""
 
@@ -115,7 +117,7 @@ class Report:
     most: Floats = field(repr=False)
     heads_over: npt.NDArray[np.int32] = field(repr=False)
     z: Floats = field(repr=False)
-    cut: float
+    cut: float | None
     sink_heat: Floats = field(repr=False)
     curve: Floats = field(repr=False)
     learned: Floats | None = field(repr=False, default=None)
@@ -128,6 +130,11 @@ class Report:
     restored: tuple[Restored, ...] = ()
     card: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+
+    def share(self, sinks: Iterable[Sink]) -> float:
+        """What these tokens receive of all attention: their mass is a mean over the queries that come after them."""
+        last = len(self.ids) - 1
+        return sum(sink.mass * (last - sink.index) / last for sink in sinks)
 
     def to_json(self) -> dict[str, Any]:
         """One JSON document. What was not measured is null."""
