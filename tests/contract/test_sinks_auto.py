@@ -130,3 +130,40 @@ def test_more_than_a_quarter_of_the_budget_is_never_pinned():
     feed(model, cache, families.tokens(PROMPT))
     assert sum(stop - start for start, stop in cache._pins.rows[0]) == 2
     assert any("3 sinks were found, and the 2 that receive most" in note for note in cache.notes)
+
+
+def test_a_prompt_that_is_taken_back_is_looked_for_again():
+    model = families.build("llama")
+    cache, fresh = (BoundedCache(model, BUDGET, "h2o", sinks="auto") for _ in range(2))
+    cache.activate_past_recording()
+    feed(model, cache, families.tokens(PROMPT, seed=3))
+    cache.crop(-PROMPT)
+    for one in (cache, fresh):
+        feed(model, one, families.tokens(PROMPT, seed=4))
+    cache.crop(0)
+    assert cache._pins.rows == fresh._pins.rows
+    assert torch.equal(cache.origins(), fresh.origins())
+
+
+def test_what_is_dropped_is_gone_from_a_cache_that_decodes():
+    """Steps of one token leave entries in another order; what is dropped is told by its index all the same."""
+    model, ids = families.build("llama"), families.tokens(60)
+    cache = BoundedCache(model, 24, "h2o", sinks=2)
+    for at in range(50):
+        feed(model, cache, ids[:, at : at + 1])
+    before = [cache.origins(layer) for layer in (0, 1)]
+    common = set(before[0].flatten().tolist())
+    for head in (head for layer in before for head in layer[0].tolist()):
+        common &= set(head)
+    lost = sorted(common)[:3]
+    assert len(lost) == 3
+    twin = copy.deepcopy(cache)
+    for one in (cache, twin):
+        one.drop(lost)
+    for layer in (0, 1):
+        assert not set(lost) & set(cache.origins(layer).flatten().tolist())
+        assert cache.kept(layer) == 21
+    with torch.no_grad():
+        after = feed(model, cache, ids[:, 50:60])
+        again = torch.cat([feed(model, twin, ids[:, at : at + 1]) for at in range(50, 53)], dim=1)
+    assert_close(again, after[:, :3], 1e-5)

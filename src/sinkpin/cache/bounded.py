@@ -330,7 +330,6 @@ class BoundedCache(Cache):
                 f"drop() with policy {self.policy.name!r} in frame {self.frame!r}: what its queries see follows from indices, and "
                 "a gap would misplace them; drop from a scored policy's cache, or from 'full' in frame 'original'"
             )
-        in_order(self._layers)
         lost = torch.tensor(sorted(set(indices)), dtype=torch.int32)
         dropped: dict[Ledger, Tensor] = {}
         for ledger in self._bounded_ledgers():

@@ -33,7 +33,7 @@ def as_text(report: Report, *, width: int = 120, plain: bool = True) -> str:
         for note in report.notes:
             console.print(Text(f"note: {note}"))
     text = captured.get().rstrip()
-    return text.translate(_ASCII) if plain else text
+    return text.encode("ascii", "replace").decode() if plain else text
 
 
 def sentence(report: Report) -> str:
@@ -57,7 +57,7 @@ def sentence(report: Report) -> str:
 def _tables(report: Report, plain: bool) -> Iterable[Table]:
     style = box.ASCII2 if plain else box.SIMPLE_HEAD
     if report.sinks:
-        yield _sinks(report, style)
+        yield _sinks(report, style, plain)
     if report.experiments:
         table = Table(
             "experiment",
@@ -99,7 +99,7 @@ def _tables(report: Report, plain: bool) -> Iterable[Table]:
         yield table
 
 
-def _sinks(report: Report, style: box.Box) -> Table:
+def _sinks(report: Report, style: box.Box, plain: bool) -> Table:
     table = Table(
         "token",
         "text",
@@ -124,7 +124,9 @@ def _sinks(report: Report, style: box.Box) -> Table:
     for sink in shown:
         table.add_row(
             f"{sink.index}",
-            Text(repr(sink.text), overflow="ellipsis", no_wrap=True),
+            Text(ascii(sink.text), overflow="crop", no_wrap=True)
+            if plain
+            else Text(repr(sink.text), overflow="ellipsis", no_wrap=True),
             sink.kind if sink.outlier else f"{sink.kind}?",
             f"{sink.mass:.2%}",
             f"{sink.most:.1%}",
@@ -144,9 +146,3 @@ def _share(value: float | None) -> str:
 def _effect(effect: Effect) -> str:
     low, high = effect.ci95
     return f"{effect.delta_nll:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-_ASCII = {
-    ord(character): word
-    for character, word in {"−": "-", "×": "x", "Δ": "delta ", "ε": "epsilon", "…": "..."}.items()
-}
