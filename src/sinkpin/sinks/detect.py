@@ -62,9 +62,10 @@ def detect(
     """Find the sinks of one prompt, `input_ids [T]` or `[1, T]`.
 
     `tokenizer`: to show tokens, to draw ordinary ones, and for its BOS. `chat`: the prompt as `template.render` made it, whose
-    markers are candidates. `text`: further ids, which stability over prompts is asked of and, with `ablation`, what
-    losing each sink costs, and with that or `count` how many first tokens are enough: without them, the prompt itself. `epsilon`, `rate`, `left_out`: see `attention.outliers` and
-    `measure`. `prompt`: what to call it. `said` hears what is being done.
+    markers are candidates. `text`: further ids, which stability over prompts is asked of; without them, the prompt itself.
+    `ablation`: also what losing each sink costs, and (`count`: only that) how many first tokens are enough, on the text.
+    `epsilon`, `rate`, `left_out`: see `attention.outliers` and `measure`. `prompt`: what to call it. `said` hears what is
+    being done.
 
     Raises `InputError` for ids that are not one prompt, or too short a text, `ModelError` for a model that cannot be followed.
     """

@@ -55,7 +55,7 @@ def run(
     ids = ids[:TOKENS]
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, list[tuple[float, float | None]]] = {}
-    for change in _changes(ids, torch.as_tensor(list(vocabulary)), bos, generator):
+    for change in _changes(ids, torch.as_tensor(list(vocabulary)), bos, left_out + 2, generator):
         said(change.name)
         mass = measure(model, change.ids, left_out=left_out).mass.mean((0, 1))
         token = None if change.token is None else float(mass[change.token])
@@ -81,7 +81,7 @@ def kind_of(index: int, *, is_marker: bool, leads: bool, bound: bool) -> Kind:
 
 
 def _changes(
-    ids: Tensor, vocabulary: Tensor, bos: int | None, generator: torch.Generator
+    ids: Tensor, vocabulary: Tensor, bos: int | None, shortest: int, generator: torch.Generator
 ) -> Iterator[_Changed]:
     def drawn(count: int) -> Tensor:
         return vocabulary[torch.randint(len(vocabulary), (count,), generator=generator)]
@@ -94,7 +94,8 @@ def _changes(
         yield _Changed("tokens put before", torch.cat((drawn(PREPENDED), ids)), PREPENDED)
         yield _Changed("one token repeated", drawn(1).expand(len(ids)).contiguous(), None)
     if bos is not None and int(ids[0]) == bos:
-        yield _Changed("without BOS", ids[1:], None)
+        if len(ids) > shortest:
+            yield _Changed("without BOS", ids[1:], None)
     elif bos is not None:
         yield _Changed("with BOS", torch.cat((torch.tensor([bos]), ids)), 1)
 
