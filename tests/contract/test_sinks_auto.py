@@ -167,3 +167,22 @@ def test_what_is_dropped_is_gone_from_a_cache_that_decodes():
         after = feed(model, cache, ids[:, 50:60])
         again = torch.cat([feed(model, twin, ids[:, at : at + 1]) for at in range(50, 53)], dim=1)
     assert_close(again, after[:, :3], 1e-5)
+
+
+@pytest.mark.parametrize("indices", [[1.5], ["a"], "12", 5.0, [-1], [2**40], [True]])
+def test_what_is_no_index_is_not_dropped(indices):
+    model = families.build("llama")
+    cache = BoundedCache(model, 64, "h2o")
+    feed(model, cache, families.tokens(20))
+    with pytest.raises(SinkpinError, match="give the indices of tokens"):
+        cache.drop(indices)
+    assert cache.kept() == 20
+
+
+def test_nothing_is_dropped_while_tokens_may_be_taken_back():
+    model = families.build("llama")
+    cache = BoundedCache(model, 64, "h2o")
+    cache.activate_past_recording()
+    feed(model, cache, families.tokens(20))
+    with pytest.raises(SinkpinError, match="20 tokens may still be taken back"):
+        cache.drop([3])

@@ -138,6 +138,9 @@ def detect_chat(tokenizer):
         ([0.5, 1.0], "float"),
         ([5] * 200 + [1000], "another tokenizer"),
         ([5] * 20, "nothing would be measured"),
+        ("a text", "cannot be read as ids"),
+        (None, "cannot be read as ids"),
+        (torch.ones(90, dtype=torch.bool), "bool"),
     ],
 )
 def test_what_is_no_prompt_is_refused(ids, says):
@@ -164,3 +167,22 @@ def test_the_demo_model_has_one_true_sink_and_secondary_ones():
     said = {one.name: one.first for one in report.experiments}
     assert said["one token repeated"] < 0.1 < said["random tokens"]
     assert report.card["rules"] == [{"rule": "first", "count": 1}]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"epsilon": 2}, "epsilon=2"),
+        ({"epsilon": float("nan")}, "epsilon=nan"),
+        ({"rate": 0}, "rate=0"),
+        ({"left_out": 1.5}, "left_out=1.5"),
+        ({"left_out": -3}, "left_out=-3"),
+        ({"text": "abc"}, "text cannot be read"),
+        ({"text": [500] * 9}, "text reach from 500 to 500"),
+        ({"ablation": True}, "80 tokens, and 1281 are the least"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_before_anything_is_measured(more, says, monkeypatch):
+    monkeypatch.setattr(detect, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(sinkpin.SinkpinError, match=says):
+        sinkpin.detect(families.build("llama"), families.tokens(80), **more)

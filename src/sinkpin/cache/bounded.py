@@ -33,6 +33,7 @@ from sinkpin.policies.base import Frame, Policy
 from sinkpin.policies.pins import Pins
 from sinkpin.policies.window import Window
 
+_LAST = torch.iinfo(torch.int32).max  # an origin's largest index
 _ORIGIN_BYTES = 4  # int32, for each entry of a ledger
 _COUNT_BYTES = 4  # int32, for each head of a ledger whose heads hold different numbers
 _ROW_BYTES = 8  # int64, for each row: how many real tokens it was fed
@@ -330,7 +331,18 @@ class BoundedCache(Cache):
                 f"drop() with policy {self.policy.name!r} in frame {self.frame!r}: what its queries see follows from indices, and "
                 "a gap would misplace them; drop from a scored policy's cache, or from 'full' in frame 'original'"
             )
-        lost = torch.tensor(sorted(set(indices)), dtype=torch.int32)
+        if self._stream.recording and self._stream.uncommitted:
+            raise CacheError(
+                f"{self._stream.uncommitted} tokens may still be taken back: crop(0) commits them, then drop"
+            )
+        wanted = (
+            list(indices) if isinstance(indices, Iterable) and not isinstance(indices, str) else [indices]
+        )
+        if bad := [index for index in wanted if type(index) is not int or not 0 <= index <= _LAST]:
+            raise InputError(
+                f"drop({bad[0]!r}): give the indices of tokens, a list of whole numbers from 0 up"
+            )
+        lost = torch.tensor(sorted(set(wanted)), dtype=torch.int32)
         dropped: dict[Ledger, Tensor] = {}
         for ledger in self._bounded_ledgers():
             if ledger.origins is None or ledger.counts is not None:

@@ -141,6 +141,8 @@ def _detect(
 
     made = {} if old is None else old.settings
     length = args.tokens or made.get("tokens", TOKENS)
+    if type(length) is not int or length < 1:
+        raise InputError(f"{args.check} was made with tokens = {length!r}, which is no length: give --tokens")
     further = tokens.encode(loaded.tokenizer, text, length + TEXT)
     chat = None
     if messages is not None:

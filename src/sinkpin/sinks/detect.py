@@ -70,12 +70,16 @@ def detect(
     Raises `InputError` for ids that are not one prompt, or too short a text, `ModelError` for a model that cannot be followed.
     """
     inner = causal_lm(model)
-    ids = _one_prompt(input_ids, inner.config.get_text_config().vocab_size)
+    size = inner.config.get_text_config().vocab_size
+    ids = _ids(input_ids, size, "input_ids")
+    further = ids if text is None or not len(text) else _ids(text, size, "text")
+    _check(epsilon, rate, left_out)
+    if ablation or count:
+        _check_length(ids, further)
     said(f"measuring {len(ids):,} tokens")
     seen = measure(model, ids, left_out=left_out)
     found = outliers(seen.mass, epsilon=epsilon, rate=rate)
-    further = ids if text is None else torch.as_tensor(list(text))
-    vocabulary = _ordinary(tokenizer, inner.config.get_text_config().vocab_size)
+    vocabulary = _ordinary(tokenizer, size)
     bos = getattr(tokenizer, "bos_token_id", None)
     tried = changed.run(model, ids, vocabulary=vocabulary, bos=bos, left_out=left_out, said=said)
     sinks = _sinks(ids, seen, found, tried, chat, tokenizer)
@@ -131,17 +135,43 @@ def detect(
     return replace(report, card=card_of(report, inner, tokenizer, chat, steady, needed).to_json())
 
 
-def _one_prompt(input_ids: Any, vocabulary: int) -> Tensor:
-    ids = torch.as_tensor(input_ids)
+def _ids(given: Any, vocabulary: int, what: str) -> Tensor:
+    """`given`, called `what`, as int64 `[tokens]` on the CPU."""
+    try:
+        ids = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{what} cannot be read as ids ({error}): give those of one prompt, [tokens]"
+        ) from None
     ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
-    if ids.ndim != 1 or ids.is_floating_point() or not len(ids):
-        raise InputError(f"input_ids {list(ids.shape)} {ids.dtype}: give the ids of one prompt, [tokens]")
+    if ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool or not len(ids):
+        raise InputError(f"{what} {list(ids.shape)} {ids.dtype}: give the ids of one prompt, [tokens]")
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
         raise InputError(
-            f"input_ids reach from {int(ids.min())} to {int(ids.max())}, the model has {vocabulary} tokens: they come from "
-            "another tokenizer"
+            f"{what} reach from {int(ids.min())} to {int(ids.max())}, the model has {vocabulary} tokens: they come from another "
+            "tokenizer"
         )
     return ids.long().cpu()
+
+
+def _check_length(ids: Tensor, further: Tensor) -> None:
+    """Before minutes of measuring: whether there is enough to score afterwards."""
+    there = len(further) + (0 if further is ids else len(ids))
+    if there < (needed := BUDGET + 2 * BLOCK + 1):
+        raise InputError(
+            f"what losing sinks costs is asked of {there} tokens, and {needed} are the least: {BUDGET} in a window, and two "
+            f"blocks of {BLOCK} to score; give a longer text"
+        )
+
+
+def _check(epsilon: object, rate: object, left_out: object) -> None:
+    for name, value in (("epsilon", epsilon), ("rate", rate)):
+        if not isinstance(value, int | float) or not 0 < value < 1:
+            raise InputError(f"{name}={value!r}: a share between 0 and 1")
+    if type(left_out) is not int or left_out < 0:
+        raise InputError(
+            f"left_out={left_out!r}: how many of the last tokens are left out, a whole number from 0 up"
+        )
 
 
 def _ordinary(tokenizer: Any, vocabulary: int) -> list[int]:

@@ -28,6 +28,7 @@ from sinkpin.sinks.entropy import entropy_of
 
 CHUNK = 512
 LEFT_OUT = 32
+_ROWS = 32  # of logits that are looked at together
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -73,13 +74,16 @@ def measure(
         for start in range(0, len(ids), chunk):
             stop = min(start + chunk, len(ids))
             fed = ids[None, start:stop].to(compat.entry_device(inner))
-            logits = model(fed, **{compat.CACHE_KEYWORD: cache}).logits[0].float()
-            for into, x in zip(told, (*entropy_of(logits), _losses(logits, ids, start, stop)), strict=True):
-                into.append(x.cpu())
+            logits = model(fed, **{compat.CACHE_KEYWORD: cache}).logits[0]
+            for at in range(0, stop - start, _ROWS):  # over a large vocabulary each copy of all rows is felt
+                rows = logits[at : at + _ROWS].float()
+                losses = _losses(rows, ids, start + at, min(start + at + _ROWS, stop))
+                for into, x in zip(told, (*entropy_of(rows), losses), strict=True):
+                    into.append(x.cpu())
             del logits
             if progress is not None:
                 progress(stop, len(ids))
-        entropy, margin, varentropy, losses = (torch.cat(x).numpy() for x in told)
+        entropy, margin, varentropy, predicted = (torch.cat(x).numpy() for x in told)
         layers = tuple(witnesses)
         mass = np.stack([_mean(witnesses[index], left_out) for index in layers])
         stored = [cache.layer(index).storage.read() for index in layers]
@@ -94,7 +98,7 @@ def measure(
             entropy=entropy,
             margin=margin,
             varentropy=varentropy,
-            losses=losses,
+            losses=predicted,
             notes=tuple(cache.notes),
         )
 
@@ -139,17 +143,18 @@ def _learned(cache: BoundedCache, witnesses: dict[int, HeadMass]) -> Floats | No
 def _written(cache: BoundedCache, index: int) -> Floats:
     """`[H, T]`: the norm of what each head would add to the residual stream for a weight of 1 on each token."""
     layer = cache.layer(index)
-    values = layer.storage.read()[1][0].float()
+    values = layer.storage.read()[1][0]
     heads, (kv_heads, _, dim) = layer.facts.heads, values.shape
-    values = values.repeat_interleave(heads // kv_heads, dim=0)
     weight = compat.output_weight(cache.door.attention(index), heads * dim)
-    if weight is None:
-        norms = values.norm(dim=-1)
-    else:
-        by_head = weight.float().view(-1, heads, dim).permute(1, 2, 0)  # [H, dim, hidden]
-        gram = by_head @ by_head.transpose(1, 2)
-        norms = ((values @ gram) * values).sum(-1).clamp(min=0).sqrt()
-    found: Floats = norms.cpu().numpy()
+    norms: list[Tensor] = []
+    for head in range(heads):
+        own = values[head // (heads // kv_heads)].float()
+        if weight is None:
+            norms.append(own.norm(dim=-1))
+        else:
+            mixes = weight[:, head * dim : (head + 1) * dim].float()
+            norms.append(((own @ (mixes.T @ mixes)) * own).sum(-1).clamp(min=0).sqrt())
+    found: Floats = torch.stack(norms).cpu().numpy()
     return found
 
 
