@@ -64,7 +64,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .venv-lowest sinkpin-out sinkpin-stream .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest sinkpin-out sinkpin-sinks sinkpin-stream .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # What is installed follows from these three; the file changes, and what depends on it is installed again, only when

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "sinks": {"cache", "attention", "policies"},
     "cli": {"evaluate", "bench", "demo", "cache", "policies", "sinks"},
 }
-FOUNDATION = {"errors", "budget", "spans", "card", "atomic", "statistics"}
+FOUNDATION = {"errors", "budget", "spans", "card", "atomic", "statistics", "page"}
 KNOWS_TRANSFORMERS = {"cache", "cli", "demo", "contract"}
 
 

@@ -21,7 +21,7 @@ from sinkpin.cli import arms, compare, load
 from sinkpin.errors import InputError
 from sinkpin.evaluate.record import Comparison
 
-FILES = ["nll.npz", "perplexity.png", "results.json"]
+FILES = ["nll.npz", "perplexity.png", "report.html", "results.json"]
 SMALL = ("--budget", "16", "--tokens", "120", "--device", "cpu")
 
 
@@ -182,7 +182,10 @@ def test_a_run(cli, folder, book):
     for said in (*names, *(f"note: {note}" for note in result.notes), "warning: the first tokens"):
         assert " ".join(said.split()) in words
     assert not re.search(r"[ \t]$", ran.out, re.MULTILINE)
-    assert "written: sinkpin-out/results.json, sinkpin-out/nll.npz, sinkpin-out/perplexity.png\n" in ran.out
+    assert (
+        "written: sinkpin-out/results.json, sinkpin-out/nll.npz, sinkpin-out/report.html, sinkpin-out/perplexity.png\n"
+        in ran.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_without_matplotlib_the_numbers_are_complete(cli, folder, book, monkeypa
     assert ran.code == 0
     assert "sinkpin[plot]" in ran.err
     assert len([line for line in ran.err.splitlines() if line.startswith("sinkpin: ")]) == 1
-    assert left("sinkpin-out") == ["nll.npz", "results.json"]
+    assert left("sinkpin-out") == ["nll.npz", "report.html", "results.json"]
     assert "perplexity.png" not in ran.out
 
 

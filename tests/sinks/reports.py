@@ -97,7 +97,7 @@ def whole(tokens: int = 400, **other: Any) -> Report:
     there = {
         "sinks": sinks, "experiments": experiments, "ablations": ablations, "restored": back,
         "learned": np.full((LAYERS, HEADS), 0.05, np.float32) * np.arange(1, HEADS + 1, dtype=np.float32),
-        "card": {"schema": 1, "model": made.model, "rules": [{"kind": "true", "first": 1}]},
+        "card": {"schema": 1, "model": made.model, "rules": [{"rule": "first", "count": 1}]},
         "notes": ("layers 5 and 11 slide: they are not measured",),
     }  # fmt: skip
     return replace(made, **there | other)

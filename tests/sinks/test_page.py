@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sinkpin.page.words import number, percent, shown, spans
 from sinkpin.sinks.page import SCRIPTS, render
-from sinkpin.sinks.page_words import headline, number, percent, shown, spans
+from sinkpin.sinks.page_words import headline
 from sinks.reports import effect, report, sink, whole
 
 HOSTILE = [
@@ -142,7 +143,7 @@ def test_the_headline_names_the_largest_sink() -> None:
         "3 sinks among 400 tokens (1 true, 2 secondary); 1 more listed for its place in the chat template."
         in page
     )
-    assert "212 of 270 heads pay token 0 more than ε = 0.3, in 27 of 30 layers." in page
+    assert "212 of 270 heads pay token 0 more than ε = 0.3; it is an outlier in 27 of 30 layers." in page
     assert (
         "Losing token 0 (masked) costs 2.71 (2.40 to 3.02) nats per token, losing a matched token 0.012"
         in page

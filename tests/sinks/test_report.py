@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from sinkpin.card.advice import advice
 from sinks import reports
 
 
@@ -35,3 +36,19 @@ def test_the_text_fits_and_says_what_was_found(plain):
     if plain:
         assert text.isascii() and all(len(line) <= 100 for line in text.splitlines())
     assert "What losing it costs" in text and "What pinning gives back" in text
+
+
+def test_the_advice_says_what_the_card_pins_and_that_secondary_sinks_are_not_pinned():
+    card = {"rules": [{"rule": "first", "count": 1}, {"rule": "opening", "ids": [1, 9, 4]}]}
+    assert advice(card, 0) == (
+        "To pin: the first token of each prompt (sinks=1) and the chat template's opening (3 tokens), where a prompt begins "
+        "with it."
+    )
+    assert advice(card, 2).endswith(
+        "The 2 secondary sinks stand elsewhere in another prompt, so no rule pins them."
+    )
+    assert advice({"rules": []}, 1).startswith("To pin: nothing that was found here.")
+    assert (
+        advice({"rules": [{"rule": "first", "count": 4}]}, 0)
+        == "To pin: the first 4 tokens of each prompt (sinks=4)."
+    )

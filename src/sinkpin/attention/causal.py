@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sinkpin.attention.rope import Rotary
-from sinkpin.attention.scores import Scoring, block_size, masked, summed
+from sinkpin.attention.scores import Scoring, block_size, masked, summed, workspace
 
 
 class Witness(Protocol):
@@ -103,26 +103,28 @@ class Causal:
         values = values.float()
         # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.
         outputs = rotated_q.new_empty(*q.shape[:3], values.shape[-1])
-        block = block_size(q.shape[1], entries)
+        block, room = block_size(q.shape[1], entries), workspace(rotated_q, rotated_keys)
         for start in range(0, self.new, block):
             stop = min(start + block, self.new)
             seen = entries - self.new + stop
-            weights = self.weights(rotated_q[:, :, start:stop], rotated_keys[:, :, :seen], scoring)
+            weights = self.weights(rotated_q[:, :, start:stop], rotated_keys[:, :, :seen], scoring, room)
             outputs[:, :, start:stop] = summed(weights, values[:, :, :seen])
             if witness is not None:
                 witness.take(self, weights if not weights.requires_grad else weights.detach().clone())
         return outputs
 
-    def weights(self, q: Tensor, keys: Tensor, scoring: Scoring) -> Tensor:
+    def weights(self, q: Tensor, keys: Tensor, scoring: Scoring, room: Tensor | None = None) -> Tensor:
         """What the queries of the pool's slots `seen - n … seen - 1` pay to its first `seen` keys, causally: fp32
-        `[batch, kv_heads, group, n, seen]`. `q [batch, heads, n, d]`, `keys [batch, kv_heads, seen, d]`, rotated."""
+        `[batch, kv_heads, group, n, seen]`. `q [batch, heads, n, d]`, `keys [batch, kv_heads, seen, d]`, rotated. `room`: a
+        `workspace` to write them into."""
         seen, n = keys.shape[2], q.shape[2]
         ahead = None
         if scoring.slopes is not None:
             own = self.positions[:, :, seen - n : seen, None]
             ahead = (self.positions[:, :, None, :seen] - own)[:, :, None]
-        scores = scoring.scores(q, keys, ahead)
-        return scoring.weights(masked(scores, self._visible(seen, n)[:, :, None]))
+        scores = scoring.scores(q, keys, ahead, room)
+        scores = masked(scores, self._visible(seen, n)[:, :, None])
+        return scoring.weights(scores, in_place=room is not None)
 
     def paid(self, weights: Tensor) -> Tensor:
         """Weights averaged over a group's query heads, `[batch, kv_heads, n, seen]`; padding neither gives nor

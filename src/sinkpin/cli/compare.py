@@ -30,7 +30,7 @@ OUT = Path("sinkpin-out")
 DESCRIPTION = """\
 Score one text through several KV caches: the full cache, and each policy at each budget with each number of
 pinned sinks. All arms are scored on the same tokens. Prints a table and what it means, and writes
-results.json, nll.npz (the loss of every scored token) and perplexity.png."""
+report.html, results.json, nll.npz (the loss of every scored token) and perplexity.png."""
 
 EXAMPLES = r"""  sinkpin compare
       the demo model and a packaged novel, with and without sinks: a few minutes

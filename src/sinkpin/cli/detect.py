@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TOKENS = 2048
 TEXT = 8192
-OUT = Path("sinkpin-out")
+OUT = Path("sinkpin-sinks")  # a comparison has a report.html, too
 PAGE, CARD, DOCUMENT = "report.html", "sinks.json", "detect.json"
 
 DESCRIPTION = """\
@@ -68,7 +68,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--ablate",
         action="store_true",
-        help="what losing each sink costs, and how many first tokens are enough (minutes)",
+        help="what losing each sink costs, and how many first tokens are enough: up to eight prompts, three ways of losing it and "
+        "ten controls, so it takes many times as long as the rest",
     )
     add("--epsilon", metavar="SHARE", type=float, help="mass above which a head counts (default: 0.3)")
     add("--rate", metavar="SHARE", type=float, help="of false discoveries among outliers (default: 0.01)")

@@ -22,6 +22,9 @@ from sinkpin.errors import InputError, SinkpinError
 VERBS = {
     "compare": "score a text through several KV caches, with and without pinned sinks",
     "detect": "find the attention sinks of a model and a prompt, and what losing them costs",
+    "plan": "find the fewest bytes whose loss is promised to stay below a limit, and check a promise",
+    "probe": "ask a model what it was told, after its cache has evicted",
+    "report": "make one page of results and probes, merge runs, or tell runs over time apart",
     "bench": "measure speed and memory beside DynamicCache, and how far the floor is",
     "policies": "list the eviction policies, or explain one: what it keeps, reads and takes",
 }

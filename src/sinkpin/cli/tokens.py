@@ -29,7 +29,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: Text, tokens: int) -> lis
     ids = _plain(tokenizer, text.content)
     if not ids:
         raise InputError(f"the tokenizer makes no token of {text.name}: give a text that it can read")
-    opening = _opening(tokenizer, text.content)
+    opening = opening_of(tokenizer, text.content)
     if ids[: len(opening)] != opening:
         ids = opening + ids
     return ids[:tokens]
@@ -41,7 +41,7 @@ def _plain(tokenizer: "PreTrainedTokenizerBase", text: str, *, special: bool = F
     return list(encoded["input_ids"])
 
 
-def _opening(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+def opening_of(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     """The ids that the tokenizer puts before a text, found by what it puts around the start of this one."""
     for piece in (text[:256], text):  # a piece that a normaliser strips to nothing tells nothing
         bare, dressed = _plain(tokenizer, piece), _plain(tokenizer, piece, special=True)

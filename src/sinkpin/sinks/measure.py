@@ -68,22 +68,23 @@ def measure(
             f"nothing would be measured; give at least {left_out + 2} tokens, or leave out fewer"
         )
     inner = compat.causal_lm(model)
-    with BoundedCache(model, policy="full", sinks=0) as cache, _Hidden(cache) as hidden:
+    with BoundedCache(model, policy="full", sinks=0) as cache, _Hidden(cache, len(ids)) as hidden:
         witnesses = cache.witness()
-        told: list[list[Tensor]] = [[], [], [], []]
+        told = torch.empty(4, len(ids))
         for start in range(0, len(ids), chunk):
             stop = min(start + chunk, len(ids))
             fed = ids[None, start:stop].to(compat.entry_device(inner))
             logits = model(fed, **{compat.CACHE_KEYWORD: cache}).logits[0]
             for at in range(0, stop - start, _ROWS):  # over a large vocabulary each copy of all rows is felt
                 rows = logits[at : at + _ROWS].float()
-                losses = _losses(rows, ids, start + at, min(start + at + _ROWS, stop))
+                end = min(start + at + _ROWS, stop)
+                losses = _losses(rows, ids, start + at, end)
                 for into, x in zip(told, (*entropy_of(rows), losses), strict=True):
-                    into.append(x.cpu())
+                    into[start + at : end] = x
             del logits
             if progress is not None:
                 progress(stop, len(ids))
-        entropy, margin, varentropy, predicted = (torch.cat(x).numpy() for x in told)
+        entropy, margin, varentropy, predicted = told.numpy()
         layers = tuple(witnesses)
         mass = np.stack([_mean(witnesses[index], left_out) for index in layers])
         stored = [cache.layer(index).storage.read() for index in layers]
@@ -159,13 +160,18 @@ def _written(cache: BoundedCache, index: int) -> Floats:
 
 
 class _Hidden:
-    """Hooks on the blocks around the attention modules: the norm of what enters each."""
+    """Hooks on the blocks around the attention modules: the norm of what enters each.
 
-    def __init__(self, cache: BoundedCache) -> None:
+    Norms go into one tensor made beforehand. A small tensor kept from the midst of each layer would lie between large
+    ones that come and go, and a heap could not join what these leave: 0.6 GiB at 4,096 tokens of the demo model.
+    """
+
+    def __init__(self, cache: BoundedCache, tokens: int) -> None:
         self.blocks = compat.blocks_around(
             cache.door.decoder, [cache.door.attention(i) for i in range(len(cache.layers))]
         )
-        self.norms: list[list[Tensor]] = [[] for _ in self.blocks]
+        self.norms = torch.empty(len(self.blocks), tokens)
+        self.read_so_far = [0] * len(self.blocks)
 
     def __enter__(self) -> "_Hidden":
         self.hooks = [
@@ -177,7 +183,9 @@ class _Hidden:
     def _hook(self, number: int) -> Callable[..., None]:
         def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hidden = args[0] if args else kwargs["hidden_states"]
-            self.norms[number].append(hidden[0].float().norm(dim=-1).cpu())
+            start = self.read_so_far[number]
+            self.read_so_far[number] = stop = start + hidden.shape[1]
+            self.norms[number, start:stop] = hidden[0].float().norm(dim=-1)
 
         return hook
 
@@ -186,5 +194,5 @@ class _Hidden:
             hook.remove()
 
     def read(self) -> Floats:
-        found: Floats = torch.stack([torch.cat(x) for x in self.norms]).numpy()
+        found: Floats = self.norms.numpy()
         return found

@@ -1,31 +1,9 @@
-// What the pictures share: the data, numbers in words, the scale of mass, and the one token that is chosen. Text goes in
-// through textContent only: no token is ever markup. The other files follow this one in the same script.
+// What the detector's pictures share: tokens and sinks, the scale of mass, and a token in words.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const tokens = data.tokens;
 const count = tokens.shown.length;
 const sinks = new Map(data.sinks.map((sink) => [sink.index, sink]));
-const unknown = "not measured";
 const steps = 8; // the darkest of the nine steps in page.css
-
-const known = (x) => x !== null && x !== undefined;
-const grouped = (x) => x.toLocaleString("en-US");
-
-function element(name, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function percent(x) {
-  if (!known(x)) return unknown;
-  const hundredths = 100 * x;
-  if (hundredths > 0 && hundredths < 1e-4) return "<\u00a00.0001\u00a0%";
-  return (hundredths >= 9.95 || hundredths === 0 ? hundredths.toFixed(0) : String(+hundredths.toPrecision(2))) + "\u00a0%";
-}
-
-const number = (x) => (known(x) ? String(+x.toPrecision(3)).replace("-", "\u2212") : unknown);
 
 // Edges of a scale by ratio, between the least tenth and the largest: as fine as the steps allow.
 function ladder(values) {
@@ -61,12 +39,6 @@ function legend(list, edges, { missing, sink, listed }) {
   if (missing) add("apart", "na", unknown);
   if (sink) add("apart sink", "", "a sink");
   if (listed) add("apart listed", "", "a marker, no outlier");
-}
-
-// One token is chosen, by pointer or by keys; whoever shows it listens.
-const watchers = [];
-function choose(index) {
-  for (const watcher of watchers) watcher(index);
 }
 
 function describe(index) {

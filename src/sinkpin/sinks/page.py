@@ -1,42 +1,35 @@
 """A detection as one HTML document that needs no network: `render`.
 
-The template is page.html; page.css and the scripts beside it go inline, the only ones the page's Content-Security-Policy
-lets run (by hash). The text of tokens is a stranger's: in the markup it is escaped (`page_tables.text`), in the data no
-`<` is left, and the script only ever writes text nodes. Not here: tables (`page_tables`), words (`page_words`), and the
-pictures, which the scripts draw from `_data`; without scripts the words and tables are all there.
+The body is page.html; page.css and the scripts beside it join those that every page has (`sinkpin.page`). The text of
+tokens is a stranger's: in the markup it is escaped (`page.markup.text`), in the data no `<` is left, and the script only
+ever writes text nodes. Not here: tables (`page_tables`), words (`page_words`), and the pictures, which the scripts draw
+from `_data`; without scripts the words and tables are all there.
 """
 
-import base64
-import hashlib
-import json
-import math
-import re
 from pathlib import Path
 from typing import Any
 
+from sinkpin.page.document import written
+from sinkpin.page.markup import bullets, folded, listed, section, text
+from sinkpin.page.words import short
 from sinkpin.sinks import page_tables as tables
-from sinkpin.sinks.page_words import findings, headline, short
+from sinkpin.sinks.page_words import findings, headline
 
 SCRIPTS = ("page.js", "page_heat.js", "page_tokens.js", "page_charts.js")  # in the order in which they run
 CHUNK = 128  # tokens drawn, or left for later, together
 
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_HERE = Path(__file__).parent
 _LINE = 200  # signs of the prompt that fit under the headline
 _SERIES = ("ids", "mass", "most", "heads_over", "z", "entropy", "margin", "varentropy")
 
 
 def render(document: dict[str, Any]) -> str:
     """The page of `document`, which is `Report.to_json()`."""
-    style = _read("page.css")
-    script = "".join(_read(name) for name in SCRIPTS)
     found = headline(document)
     parts = {
-        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'",
-        "title": tables.text(f"{found} · {document['model']} · sinkpin"),
-        "headline": tables.text(found),
-        "findings": tables.bullets(findings(document)),
-        "facts": tables.listed(_facts(document)),
+        "headline": text(found),
+        "findings": bullets(findings(document)),
+        "facts": listed(_facts(document)),
         "sinks": tables.sinks(document),
         "heat": _heat(document),
         "curve": tables.curve(document),
@@ -45,15 +38,18 @@ def render(document: dict[str, Any]) -> str:
         "experiments": tables.experiments(document),
         "ablations": tables.ablations(document),
         "restored": tables.restored(document),
-        "notes": _section("notes", "Notes", tables.bullets(document["notes"])) if document["notes"] else "",
+        "notes": section("notes", "Notes", bullets(document["notes"])) if document["notes"] else "",
         "card": _card(document["card"]),
-        "made": tables.listed({**document["versions"], **document["settings"]}),
-        "data": _json(_data(document)),
-        "style": style,
-        "script": script,
+        "made": listed({**document["versions"], **document["settings"]}),
     }
-    # In one pass, so that nothing in a prompt is taken for a placeholder.
-    return _PLACE.sub(lambda place: parts[place[1]], _read("page.html"))
+    return written(
+        title=text(f"{found} · {document['model']} · sinkpin"),
+        body=_HERE / "page.html",
+        parts=parts,
+        data=_data(document),
+        style=_HERE / "page.css",
+        scripts=[_HERE / name for name in SCRIPTS],
+    )
 
 
 _LEARNED = "The share of each softmax that goes to the head’s own learned sink, which is no token."
@@ -89,11 +85,7 @@ def _figure(name: str, title: str, hint: str) -> str:
 def _card(card: dict[str, Any] | None) -> str:
     if card is None:
         return ""
-    return _section("card", "Sink card", tables.folded("The card that other tools read, as JSON", card))
-
-
-def _section(name: str, title: str, inner: str) -> str:
-    return f"<section class='{name}' aria-labelledby='{name}'><h2 id='{name}'>{title}</h2>{inner}</section>"
+    return section("card", "Sink card", folded("The card that other tools read, as JSON", card))
 
 
 def _data(document: dict[str, Any]) -> dict[str, Any]:
@@ -112,27 +104,3 @@ def _data(document: dict[str, Any]) -> dict[str, Any]:
         "tokens": {"shown": [short(text, 200) for text in tokens["texts"]]}
         | {name: tokens[name] for name in _SERIES},
     }
-
-
-def _json(value: Any) -> str:
-    """JSON in ASCII, without what could end or open an element, and null for what is no number."""
-    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
-
-
-def _hash(inline: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
-
-
-def _read(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")

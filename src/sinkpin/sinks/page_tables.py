@@ -1,35 +1,22 @@
-"""The page's tables and lists, as HTML: sinks, experiments, ablations, pinning, the ε curve's numbers, settings.
+"""The page's tables, as HTML: sinks, experiments, ablations, pinning, the ε curve's numbers.
 
-Whatever comes from the document passes `text` and nothing else: it is the border between a prompt and the page. Not
-here: the words (`page_words`), and what is drawn by script.
+Whatever comes from the document passes `text` and nothing else. Not here: what a table looks like (`page.markup`), the
+words (`page_words`), and what is drawn by script.
 """
 
 import html
-import json
 import math
 from typing import Any
 
-from sinkpin.sinks.page_words import (
-    NOT_MEASURED,
-    measured,
-    nats,
-    number,
-    percent,
-    plain,
-    short,
-    spans,
-)
+from sinkpin.page.markup import table, text, value
+from sinkpin.page.words import measured, number, percent, short, spans
+from sinkpin.sinks.page_words import nats
 
 _KINDS = (
     "<b>True</b>: bound to the first place, whatever token stands there. <b>Structural</b>: a marker of the chat template. "
     "<b>Secondary</b>: neither. "
 )
 _HOW = "<p class='empty'>Not measured here. <code>sinkpin detect --ablate</code> {}.</p>"
-
-
-def text(words: object) -> str:
-    """`words` for the page: nothing in them is markup, and nothing is hidden."""
-    return html.escape(plain(str(words)))
 
 
 def sinks(document: dict[str, Any]) -> str:
@@ -42,14 +29,14 @@ def sinks(document: dict[str, Any]) -> str:
         [
             f"<button type='button' data-token='{int(sink['index'])}'>{int(sink['index'])}</button> {_code(sink['text'])}",
             text(sink["kind"]) + ("" if sink["outlier"] else " <span class='hint'>no outlier</span>"),
-            _value(percent(sink["mass"])),
-            _value(percent(sink["most"])),
+            value(percent(sink["mass"])),
+            value(percent(sink["most"])),
             f"{int(sink['heads']):,}",
-            _value(number(sink["z"])),
-            _value(number(sink["q"])),
+            value(number(sink["z"])),
+            value(number(sink["q"])),
             _strip(sink["layers"], document["layers"]),
-            *(_value(number(sink["norms"].get(name))) for name in norms),
-            _value(percent(sink["payload"])),
+            *(value(number(sink["norms"].get(name))) for name in norms),
+            value(percent(sink["payload"])),
         ]
         for sink in document["sinks"]
     ]
@@ -61,14 +48,14 @@ def sinks(document: dict[str, Any]) -> str:
         f"heads over ε, of {heads:,}",
         "z",
         "q",
-        "layers over ε",
+        "outlier in layers",
     ]
     caption = (
         f"{_KINDS}z: how far its log mass is from that of its neighbours; q: the false-discovery rate at which it would just "
         "be called an outlier. Norms: of its hidden state, key and value, as multiples of the median token’s. Payload: its share of what attention writes; a dump has "
         "far less than its mass."
     )
-    return _table(
+    return table(
         "sinks",
         "Sinks",
         caption,
@@ -87,8 +74,8 @@ def experiments(document: dict[str, Any]) -> str:
     rows = [
         [
             text(one["name"]),
-            _value(percent(one["first"])) if one["first"] is not None else "–",
-            _value(percent(one["token"])) if one["token"] is not None else "–",
+            value(percent(one["first"])) if one["first"] is not None else "–",
+            value(percent(one["token"])) if one["token"] is not None else "–",
             f"{int(one['runs'])}",
             text(one["says"]),
         ]
@@ -101,7 +88,7 @@ def experiments(document: dict[str, Any]) -> str:
         "runs",
         "what follows",
     ]
-    return _table(
+    return table(
         "experiments",
         "Changed prompts",
         "Prompts that were changed. –: there is no such token.",
@@ -120,11 +107,11 @@ def ablations(document: dict[str, Any]) -> str:
         [
             text(one["what"]) + _indices(one["what"], one["indices"]),
             text(one["way"]),
-            _value(nats(one["effect"])),
-            _value(nats(one["control"])) + f" <span class='hint'>× {int(one['controls'])}</span>",
+            value(nats(one["effect"])),
+            value(nats(one["control"])) + f" <span class='hint'>× {int(one['controls'])}</span>",
             _forest(one["effect"], one["control"], scale),
-            _value(number(one["effect"]["kl"])),
-            _value(percent(one["effect"]["agreement"])),
+            value(number(one["effect"]["kl"])),
+            value(percent(one["effect"]["agreement"])),
             f"{int(one['scored']):,}",
         ]
         for one in document["ablations"]
@@ -143,7 +130,7 @@ def ablations(document: dict[str, Any]) -> str:
         "Loss against the run in which nothing was lost. In the pictures, orange circle: the sinks, grey square: matched tokens, "
         f"bars: 95 % intervals; from {number(scale[0])} to {number(scale[1])} nats."
     )
-    return _table("ablations", "What losing tokens costs", caption, names, rows, words=(0, 1, 4))
+    return table("ablations", "What losing tokens costs", caption, names, rows, words=(0, 1, 4))
 
 
 def restored(document: dict[str, Any]) -> str:
@@ -154,9 +141,9 @@ def restored(document: dict[str, Any]) -> str:
         [
             text(one["what"]),
             f"{int(one['budget']):,}",
-            _value(nats(one["without"])),
-            _value(nats(one["pinned"])),
-            _value(percent(one["pinned"]["agreement"])),
+            value(nats(one["without"])),
+            value(nats(one["pinned"])),
+            value(percent(one["pinned"]["agreement"])),
             f"{int(one['scored']):,}",
         ]
         for one in document["restored"]
@@ -169,7 +156,7 @@ def restored(document: dict[str, Any]) -> str:
         "same top token, pinned",
         "scored",
     ]
-    return "<h3>What pinning gives back</h3>" + _table(
+    return "<h3>What pinning gives back</h3>" + table(
         "restored",
         "What pinning gives back",
         "A bounded cache against the full one, nats per token.",
@@ -181,58 +168,15 @@ def restored(document: dict[str, Any]) -> str:
 
 def curve(document: dict[str, Any]) -> str:
     """The ε curve's numbers, folded."""
-    rows = [[_value(number(epsilon)), _value(percent(share))] for epsilon, share in document["curve"]]
-    table = _table(
+    rows = [[value(number(epsilon)), value(percent(share))] for epsilon, share in document["curve"]]
+    made = table(
         "curve", "The ε curve", "Share of heads over each ε.", ["ε", "share of heads"], rows, words=()
     )
-    return f"<details><summary>The numbers</summary>{table}</details>"
-
-
-def listed(pairs: dict[str, Any]) -> str:
-    """Names and values, in the order given."""
-    inner = "".join(
-        f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in pairs.items()
-    )
-    return f"<dl>{inner}</dl>"
-
-
-def bullets(sentences: list[str]) -> str:
-    """A list of sentences."""
-    return "<ul>" + "".join(f"<li>{text(one)}</li>" for one in sentences) + "</ul>"
-
-
-def folded(name: str, card: dict[str, Any]) -> str:
-    """JSON to look at, in ASCII: nothing in it can turn the text around."""
-    return f"<details><summary>{text(name)}</summary><pre>{html.escape(json.dumps(card, indent=2))}</pre></details>"
-
-
-def _table(
-    name: str, title: str, caption: str, heads: list[str], rows: list[list[str]], words: tuple[int, ...]
-) -> str:
-    """A table in its own scrolling box; columns in `words` are words, all others numbers. Cells are HTML already."""
-    kinds = ["" if column in words else " class='number'" for column in range(len(heads))]
-    top = "".join(f"<th scope='col'{kind}>{head}</th>" for kind, head in zip(kinds, heads, strict=True))
-    body = "".join(
-        "<tr>"
-        + f"<th scope='row'{kinds[0]}>{row[0]}</th>"
-        + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds[1:], row[1:], strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f"<div class='scroll' role='region' tabindex='0' aria-label='{title}'><table aria-describedby='{name}-caption'>"
-        f"<caption class='unseen'>{title}</caption>"
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='caption' id='{name}-caption'>{caption}</p>"
-    )
+    return f"<details><summary>The numbers</summary>{made}</details>"
 
 
 def _code(token: str) -> str:
     return f"<code><bdi>{html.escape(short(token))}</bdi></code>"
-
-
-def _value(said: str) -> str:
-    return f"<span class='unknown'>{said}</span>" if said == NOT_MEASURED else html.escape(said)
 
 
 def _indices(what: str, indices: list[int]) -> str:

@@ -1,63 +1,14 @@
-"""The page's words: a token made visible, numbers, the headline, and the findings under it.
+"""The page's own words: the headline, the findings under it, and an effect with its interval.
 
-Everything here is plain text: whoever puts it into a page escapes it (`page_tables.text`). Not here: the tables, and
-the pictures' own words (page.js).
+Everything here is plain text: whoever puts it into a page escapes it (`page.markup.text`). Not here: numbers and tokens
+in words (`page.words`), the tables, and the pictures' own words (page.js).
 """
 
 import math
-import unicodedata
 from typing import Any
 
-NOT_MEASURED = "not measured"
-
-_SPACE = "\u00a0"  # no line breaks between a number and its unit
-_PICTURES = {" ": " ", _SPACE: _SPACE, "\n": "⏎", "\t": "⇥"}
-
-
-def plain(text: str) -> str:
-    """`text` to read, with nothing hidden in it: what has no shape or would turn the text around (controls, direction
-    marks, half surrogates) is shown by its number."""
-    if text.isprintable():
-        return text
-    return "".join(_PICTURES.get(sign) or _visible(sign) for sign in text)
-
-
-def shown(text: str) -> str:
-    """A token to look at: `plain`, and its spaces are dots."""
-    return plain(text.replace(_SPACE, "⍽")).replace(" ", "·") or "∅"
-
-
-def _visible(sign: str) -> str:
-    return f"⟨U+{ord(sign):04X}⟩" if unicodedata.category(sign)[0] in "CZ" else sign
-
-
-def short(text: str, most: int = 40) -> str:
-    """`text` as `shown`, cut after `most` signs."""
-    seen = shown(text[: most + 1])
-    return seen if len(text) <= most else seen[:most] + "…"
-
-
-def measured(number: float | None) -> bool:
-    """Whether there is a number at all."""
-    return number is not None and math.isfinite(number)
-
-
-def percent(share: float | None) -> str:
-    """A share with two digits that count: 41 %, 4.1 %, 0.0041 %."""
-    if share is None or not math.isfinite(share):
-        return NOT_MEASURED
-    hundredths = 100 * share
-    if 0 < abs(hundredths) < 1e-4:
-        return f"<{_SPACE}0.0001{_SPACE}%"
-    digits = f"{hundredths:.0f}" if abs(hundredths) >= 9.95 or hundredths == 0 else f"{hundredths:.2g}"
-    return f"{digits}{_SPACE}%"
-
-
-def number(value: float | None) -> str:
-    """Three digits that count."""
-    if value is None or not math.isfinite(value):
-        return NOT_MEASURED
-    return (f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.3g}").replace("-", "−")
+from sinkpin.card.advice import advice
+from sinkpin.page.words import NOT_MEASURED, measured, percent, short, signed
 
 
 def nats(effect: dict[str, Any]) -> str:
@@ -78,27 +29,6 @@ def _short_nats(value: float) -> str:
     return (f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}").replace("-", "−")
 
 
-def signed(value: float | None) -> str:
-    """Nats, with their sign."""
-    if value is None or not math.isfinite(value):
-        return NOT_MEASURED
-    return f"{value:+.3f}".replace("-", "−")
-
-
-def spans(numbers: list[int]) -> str:
-    """Whole numbers in few words: 0, 3–7."""
-    said: list[str] = []
-    ends: list[int] = []
-    for one in sorted(numbers):
-        if ends and one == ends[1] + 1:
-            ends[1] = one
-            said[-1] = f"{ends[0]}–{one}"
-        else:
-            ends = [one, one]
-            said.append(str(one))
-    return ", ".join(said)
-
-
 def headline(document: dict[str, Any]) -> str:
     """What was found, in one line. Nothing is an answer too."""
     found = _found(document)
@@ -110,7 +40,11 @@ def headline(document: dict[str, Any]) -> str:
 
 def findings(document: dict[str, Any]) -> list[str]:
     """The sentences under the headline: how many sinks of what kind, what losing them costs, what pinning gives back."""
-    said = [_counted(document), *(_MEANS[kind] for kind in _kinds(_found(document)))]
+    found = _found(document)
+    said = [_counted(document)]
+    if found:
+        said.append(advice(document["card"], sum(sink["kind"] == "secondary" for sink in found)))
+    said += [_MEANS[kind] for kind in _kinds(found)]
     if costs := [one for one in document["ablations"] if measured(one["effect"]["delta_nll"])]:
         worst = max(costs, key=lambda one: float(one["effect"]["delta_nll"]))
         others = "as many matched tokens" if len(worst["indices"]) > 1 else "a matched token"
@@ -153,7 +87,7 @@ def _counted(document: dict[str, Any]) -> str:
     return (
         f"{len(found)} sink{'s' if len(found) > 1 else ''} among {among:,} tokens "
         f"({', '.join(f'{many} {kind}' for kind, many in tally.items())}){rest}. {top['heads']:,} of {heads:,} heads pay "
-        f"{which} more than {over}, in {len(top['layers'])} of {len(document['layers'])} layers."
+        f"{which} more than {over}; it is an outlier in {len(top['layers'])} of {len(document['layers'])} layers."
     )
 
 

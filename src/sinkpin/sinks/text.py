@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sinkpin.card.advice import advice
 from sinkpin.sinks.report import Effect, Report
+from sinkpin.spans import merged
 
 _LISTED, _CANDIDATES = 24, 8
 """Sinks, and candidates, in the table; the page and the JSON have all."""
@@ -51,7 +53,9 @@ def sentence(report: Report) -> str:
         some = [sink for sink in found if sink.kind == kind]
         if some:
             words.append(f"{len(some)} {kind} ({says}), {report.share(some):.1%} of all attention")
-    return f"{where}: {len(found)} sink{'s' * (len(found) != 1)}: {'; '.join(words)}."
+    secondary = sum(sink.kind == "secondary" for sink in found)
+    counted = f"{where}: {len(found)} sink{'s' * (len(found) != 1)}: {'; '.join(words)}."
+    return f"{counted} {advice(report.card, secondary)}"
 
 
 def _tables(report: Report, plain: bool) -> Iterable[Table]:
@@ -108,7 +112,7 @@ def _sinks(report: Report, style: box.Box, plain: bool) -> Table:
         "largest head",
         "heads over",
         "z",
-        "layers",
+        "outlier in layers",
         "key norm",
         "payload",
         box=style,
@@ -132,7 +136,10 @@ def _sinks(report: Report, style: box.Box, plain: bool) -> Table:
             f"{sink.most:.1%}",
             f"{sink.heads} of {heads}",
             f"{sink.z:.1f}",
-            f"{len(sink.layers)} ({sink.layers[0]}-{sink.layers[-1]})" if sink.layers else "-",
+            ", ".join(
+                f"{a}-{b - 1}" if b - a > 1 else f"{a}" for a, b in merged((i, i + 1) for i in sink.layers)
+            )
+            or "-",
             f"{sink.norms['key']:.2f}",
             f"{sink.payload:.2%}",
         )
