@@ -130,7 +130,9 @@ def test_the_verdict_comes_first_and_json_is_alone_on_standard_output(cli, folde
     document = json.loads(ran.out)
     assert ran.code == 0
     assert document == json.loads(Path("sinkpin-out/sinkpin.json").read_text())
-    said = ran.err[ran.err.index("Promised: ") :]
+    said = " ".join(
+        ran.err[ran.err.index("Promised: ") :].split()
+    )  # where a line breaks depends on the folder's name
     assert said.startswith(f"Promised: {document['evidence']['certificate'][-1]['name']} on {folder}")
     assert said.index("Tried on the choosing part") < said.index("Certified on the other part")
     assert document["python"] in said
@@ -183,7 +185,7 @@ def test_an_earlier_promise_is_left_and_told_of(cli, folder, text, promised, tmp
 def test_too_little_text_is_told_with_how_much_more(cli, folder, text):
     ran = cli("plan", folder, "--text", text, *STREAM, "--tokens", "10240")
     assert ran.code == 1
-    assert ran.out.startswith(
+    assert " ".join(ran.out.split()).startswith(
         "Not enough text to promise anything: 5 blocks of 512 tokens to choose on and 5 to certify on"
     )
     assert "You need about 30,720 more tokens. Nothing was run." in " ".join(ran.out.split())
