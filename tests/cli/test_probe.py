@@ -115,6 +115,7 @@ def test_a_result_that_cannot_be_written_is_shown_all_the_same(cli, folder, book
 
 
 @pytest.mark.demo
+@pytest.mark.slow
 def test_the_demo_model_finds_what_its_cache_holds(cli):
     argv = [
         "--lengths",
