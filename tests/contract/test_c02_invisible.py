@@ -17,6 +17,8 @@ from contract.cells import (
     feed_in,
     generate,
 )
+from sinkpin import BoundedCache
+from sinkpin.attention import scores
 
 ROOMY = 80
 
@@ -149,6 +151,28 @@ def test_half_precision_within_its_own_noise(policy, dtype):
     ours, theirs = (got.float() - truth).abs(), (other.float() - truth).abs()
     assert ours.mean() <= 1.25 * theirs.mean(), f"mean {ours.mean():.4f}, DynamicCache {theirs.mean():.4f}"
     assert ours.max() <= 2 * theirs.max(), f"worst {ours.max():.3f}, DynamicCache {theirs.max():.3f}"
+
+
+@pytest.mark.parametrize("policy", ["h2o", "adakv"])
+def test_gradients_of_values_alone(policy, monkeypatch):
+    """As when only `v_proj` is tuned: queries and keys of the first layer need no gradient, and its weights are needed all
+    the same, those of every block.
+
+    Kills: blocks of scores that are written over each other while values still wait for them.
+    """
+    monkeypatch.setattr(scores, "_SCORES", 200)  # several blocks
+    model, ids = families.build(), families.tokens(25)
+    model.requires_grad_(False)
+    values = model.model.layers[0].self_attn.v_proj.weight.requires_grad_(True)
+    gradients = []
+    with BoundedCache(model, ROOMY, policy) as ours:
+        for cache in (dynamic(model), ours):
+            values.grad = None
+            logits = model(ids, **{CACHE: cache}).logits
+            logits.log_softmax(-1).gather(-1, ids[..., None]).sum().backward()
+            gradients.append(values.grad.clone())
+    assert gradients[0].abs().max() > 0.01
+    assert_close(gradients[1], gradients[0], 1e-4)
 
 
 @every_policy()

@@ -21,7 +21,7 @@ class Witness(Protocol):
 
     def take(self, plan: "Causal", weights: Tensor) -> None:
         """fp32 `[batch, kv_heads, group, n, seen]`: what the queries of slots `seen - n … seen - 1` of the pool pay to its
-        first `seen` keys. The tensor is the witness's own."""
+        first `seen` keys. The witness may write into the tensor, and must not keep it: the next block is written over it."""
         ...
 
 
@@ -103,7 +103,8 @@ class Causal:
         values = values.float()
         # One buffer, not a list of pieces: what stays between what comes and goes would scatter the heap.
         outputs = rotated_q.new_empty(*q.shape[:3], values.shape[-1])
-        block, room = block_size(q.shape[1], entries), workspace(rotated_q, rotated_keys)
+        block = block_size(q.shape[1], entries)
+        room = workspace(rotated_q, rotated_keys, values, scoring.sinks, scoring.slopes)
         for start in range(0, self.new, block):
             stop = min(start + block, self.new)
             seen = entries - self.new + stop

@@ -19,14 +19,15 @@ def block_size(heads: int, keys: int) -> int:
     return max(1, min(256, _SCORES // (heads * keys)))
 
 
-def workspace(q: Tensor, keys: Tensor) -> Tensor | None:
+def workspace(q: Tensor, keys: Tensor, *others: Tensor | None) -> Tensor | None:
     """Room for the scores of any block of `q [batch, heads, n, d]` against `keys [batch, kv_heads, k, d]`, to be written
-    over by each; None where gradients are asked for, which need every block to stay.
+    over by each; None where gradients are asked for of these or of `others` that meet the weights (values, learned sinks):
+    they need the weights of every block to stay.
 
     Blocks grow with what they see. Were each allocated, a heap would keep freed ones of which none fits the next (0.14 GiB
     after 4,096 tokens of the demo model). So the room does not follow the text either, as long as it can.
     """
-    if torch.is_grad_enabled() and (q.requires_grad or keys.requires_grad):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, keys, *others)):
         return None
     batch, heads, k = q.shape[0], q.shape[1], keys.shape[2]
     return q.new_empty(batch * max(_SCORES, heads * k), dtype=torch.float32)

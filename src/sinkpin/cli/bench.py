@@ -67,13 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"a further UTF-8 text, read after {demo.TEXT_NAME}; may be repeated, and all are read again when they end",
     )
     add("--no-novel", action="store_true", help="read the files of --text alone")
-    add(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights and all caches (default: float32 on a CPU, the checkpoint's own on a GPU)",
-    )
-    add("--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)")
+    load.add_options(parser, of="the weights and all caches")
     add("--threads", metavar="N", type=int, help="of torch on a CPU (default: torch's own)")
     add(
         "--json",

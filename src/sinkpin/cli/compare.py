@@ -109,13 +109,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="position of a kept key: its rank in the cache (slots) or its index in the text (original) "
         "(default: each policy's own)",
     )
-    add(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights and the cache (default: float32 on a CPU, the checkpoint's own on a GPU)",
-    )
-    add("--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)")
+    load.add_options(parser)
     add(
         "--replace-first",
         metavar="STR",

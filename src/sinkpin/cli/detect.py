@@ -86,13 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="detect again, as this sink card was made, and compare: exit status 1 if sinks or rules moved; nothing is "
         "written",
     )
-    add(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights (default: float32 on a CPU, the checkpoint's own on a GPU)",
-    )
-    add("--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)")
+    load.add_options(parser, of="the weights")
     add("--out", metavar="DIR", type=Path, default=OUT, help=f"folder for the result (default: {OUT})")
     add("--plain", action="store_true", help="the report in ASCII, without colour")
     add(

@@ -4,6 +4,7 @@ Everything that can be wrong with it is one line that names the remedy. Not here
 are asked for (`evaluate.compare`), and models that need code from a repository, which is never run.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -29,6 +30,19 @@ class Loaded:
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     name: str
+
+
+def add_options(parser: argparse.ArgumentParser, of: str = "the weights and the cache") -> None:
+    """`--dtype` and `--device`, as `load_model` takes them; `of`: what has the dtype."""
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help=f"of {of} (default: float32 on a CPU, the checkpoint's own on a GPU)",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)"
+    )
 
 
 def load_model(named: str | None, *, dtype: str = "auto", device: str | None = None) -> Loaded:

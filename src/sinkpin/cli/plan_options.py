@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sinkpin import demo
+from sinkpin.cli import load
 from sinkpin.errors import InputError
 from sinkpin.policies import names, parse
 
@@ -92,13 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="measure the promise of this sinkpin.json again: exit status 1 if it no longer holds, or model or tokenizer are others; "
         "nothing is written",
     )
-    add(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights and the cache (default: float32 on a CPU, the checkpoint's own on a GPU)",
-    )
-    add("--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)")
+    load.add_options(parser)
     add("--out", metavar="DIR", type=Path, default=OUT, help=f"folder for {FILE} (default: {OUT})")
     add(
         "--json",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkpin import demo
+from sinkpin.cli import load
 from sinkpin.policies import names
 
 BUDGET = "128"
@@ -33,13 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"UTF-8 text that haystacks are made of, `-` for standard input (default: {demo.TEXT_NAME}, packaged)",
     )
-    add(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights and the cache (default: float32 on a CPU, the checkpoint's own on a GPU)",
-    )
-    add("--device", choices=("cpu", "cuda"), help="where to run (default: the GPU if there is one)")
+    load.add_options(parser)
     add("--out", metavar="DIR", type=Path, default=OUT, help=f"folder for the result (default: {OUT})")
     add(
         "--json",

@@ -22,7 +22,7 @@ from sinkpin.cache.compat import causal_lm
 from sinkpin.errors import BudgetError, InputError
 from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.record import ArmResult, Comparison
-from sinkpin.evaluate.scoring import EXACT_CHUNK, Scores, first_touched, one_text, score
+from sinkpin.evaluate.scoring import EXACT_CHUNK, Scores, cache_for, first_touched, one_text, score
 from sinkpin.policies import resolve
 
 _SINKS = 4  # `sink_kept` asks after the first four tokens, however many an arm pins
@@ -72,7 +72,7 @@ def compare(
     for arm in arms:
         if progress is not None:
             progress(arm.name, 0, len(ids) - 1)
-        with _cache(model, arm, base) as cache:
+        with cache_for(model, arm, base) as cache:
             exact = cache.policy.kind == "position"
             scores = score(
                 model,
@@ -119,19 +119,6 @@ def _name_of(model: Any) -> str:
     return demo.NAME if demo.is_model_folder(place) else place
 
 
-def _cache(model: Any, arm: Arm, base: int) -> BoundedCache:
-    return BoundedCache(
-        model,
-        budget=arm.budget,
-        policy=arm.policy,
-        sinks=arm.sinks,
-        pins=list(arm.pins),
-        frame=arm.frame,
-        prompt_length=base,
-        **arm.options,
-    )
-
-
 def _check_names(arms: Sequence[Arm]) -> None:
     names = [arm.name for arm in arms]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -146,7 +133,7 @@ def _first_scored(
     """Index of the first scored token: predicted after every arm has evicted something, and after the prompt."""
     tokens, first = len(ids), prompt or 1
     for arm in arms:
-        with _cache(model, arm, base) as cache:
+        with cache_for(model, arm, base) as cache:
             anatomy, budget, policy = cache.door.anatomy, cache.budget_tokens, cache.policy
         if anatomy.learned and anatomy.trained is not None and tokens - 1 > anatomy.trained:
             raise InputError(

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import CACHE_KEYWORD, causal_lm, entry_device
 from sinkpin.errors import InputError
+from sinkpin.evaluate.arms import Arm
 
 EXACT_CHUNK = 512
 """Tokens a forward where the chunk changes nothing: bounds the memory that logits take."""
@@ -32,6 +33,21 @@ class Scores:
     losses: np.ndarray
     top: np.ndarray
     seconds: float
+
+
+def cache_for(model: Any, arm: Arm, prompt_length: int, pins: Any = None) -> BoundedCache:
+    """The cache of one arm over a text whose prompt, or whose whole, has `prompt_length` tokens: shares are of it. `pins`
+    in place of the arm's own spans: whatever `BoundedCache` takes."""
+    return BoundedCache(
+        model,
+        budget=arm.budget,
+        policy=arm.policy,
+        sinks=arm.sinks,
+        pins=list(arm.pins) if pins is None else pins,
+        frame=arm.frame,
+        prompt_length=prompt_length,
+        **arm.options,
+    )
 
 
 def one_text(input_ids: Any, vocabulary: int) -> Tensor:

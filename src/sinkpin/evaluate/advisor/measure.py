@@ -19,6 +19,7 @@ from sinkpin.evaluate.advisor.passages import Passage
 from sinkpin.evaluate.advisor.settings import Setting
 from sinkpin.evaluate.advisor.workloads import Line
 from sinkpin.evaluate.compare import compare
+from sinkpin.evaluate.scoring import cache_for
 from sinkpin.statistics import Floats
 
 
@@ -113,14 +114,4 @@ def trained_length(model: Any) -> int | None:
 
 
 def _cache(model: Any, setting: Setting, passage: Passage) -> BoundedCache:
-    arm = setting.on(passage.spans)
-    return BoundedCache(
-        model,
-        budget=arm.budget,
-        policy=arm.policy,
-        sinks=arm.sinks,
-        pins=list(arm.pins),
-        frame=arm.frame,
-        prompt_length=passage.prompt or len(passage.ids),
-        **arm.options,
-    )
+    return cache_for(model, setting.on(passage.spans), passage.prompt or len(passage.ids))

@@ -30,7 +30,7 @@ from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import CACHE_KEYWORD, causal_lm
 from sinkpin.errors import InputError, ModelError
 from sinkpin.evaluate.lm_eval.arguments import read
-from sinkpin.evaluate.scoring import EXACT_CHUNK, chunk_ends
+from sinkpin.evaluate.scoring import EXACT_CHUNK, cache_for, chunk_ends
 
 log = logging.getLogger("lm_eval.models.sinkpin")  # below lm-eval's own, which shows what --verbosity says
 
@@ -63,16 +63,7 @@ class SinkpinLM(HFLM):
         """For a context of so many tokens: a share is of all of them, a choice at the prompt's end comes before the last."""
         arm, card = self.settings.arm, self.settings.card
         chooses_once = self.settings.kind == "prompt"
-        return BoundedCache(
-            self.model,
-            budget=arm.budget,
-            policy=arm.policy,
-            sinks=arm.sinks,
-            pins=card,
-            frame=arm.frame,
-            prompt_length=max(context - chooses_once, 1),
-            **arm.options,
-        )
+        return cache_for(self.model, arm, max(context - chooses_once, 1), pins=card)
 
     def _feed(self, cache: BoundedCache, ids: Tensor, keep: int) -> Tensor:
         """Logits `[keep, vocabulary]` of the last `keep` of `ids [tokens]`."""

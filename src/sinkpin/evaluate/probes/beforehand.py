@@ -14,7 +14,7 @@ from sinkpin.cache.anatomy import Anatomy
 from sinkpin.errors import BudgetError, InputError
 from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.probes.base import Probe, Trial
-from sinkpin.evaluate.probes.feeding import cache_of
+from sinkpin.evaluate.scoring import cache_for
 
 
 def told(
@@ -29,7 +29,7 @@ def told(
         first = min((question.at for question in trial.questions), default=len(trial.ids))
         for arm in arms:
             if arm.policy != "full" and (arm.name, first) not in budgets:
-                with cache_of(model, arm, first) as cache:
+                with cache_for(model, arm, first) as cache:
                     assert cache.budget_tokens is not None
                     budgets[arm.name, first] = cache.budget_tokens
         most, name = max((budgets[arm.name, first], arm.name) for arm in arms if arm.policy != "full")

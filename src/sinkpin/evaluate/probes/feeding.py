@@ -14,22 +14,8 @@ from torch import Tensor
 
 from sinkpin.cache.bounded import BoundedCache
 from sinkpin.cache.compat import CACHE_KEYWORD, causal_lm, entry_device
-from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.scoring import EXACT_CHUNK
 from sinkpin.spans import Span
-
-
-def cache_of(model: Any, arm: Arm, prompt: int) -> BoundedCache:
-    return BoundedCache(
-        model,
-        budget=arm.budget,
-        policy=arm.policy,
-        sinks=arm.sinks,
-        pins=list(arm.pins),
-        frame=arm.frame,
-        prompt_length=prompt,
-        **arm.options,
-    )
 
 
 def forwards(points: Sequence[int], kind: str, chunk: int | None) -> Iterator[tuple[int, int]]:

@@ -11,9 +11,10 @@ from sinkpin.cache.bounded import BoundedCache
 from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.probes.answering import Blank, chosen, end_tokens, written
 from sinkpin.evaluate.probes.base import Outcome, Probe, Question, Trial
-from sinkpin.evaluate.probes.feeding import cache_of, evicted, feed, forwards, held
+from sinkpin.evaluate.probes.feeding import evicted, feed, forwards, held
 from sinkpin.evaluate.probes.pen import Pen
 from sinkpin.evaluate.probes.writing import Dice, write
+from sinkpin.evaluate.scoring import cache_for
 
 _ROWS = 8  # texts that are written at once
 
@@ -49,7 +50,7 @@ class Reader:
         """The answers to the questions of one trial: none where the arm is not run on it."""
         found: list[Outcome] = []
         asked = [(n, q) for n, q in enumerate(trial.questions) if self._reaches(q)]
-        with cache_of(self.model, self.arm, min(q.at for q in trial.questions)) as cache:
+        with cache_for(self.model, self.arm, min(q.at for q in trial.questions)) as cache:
             if asked and (trial.by_index or cache.policy.kind != "position"):
                 points = sorted({question.at for _, question in asked})
                 for start, stop in forwards(points, cache.policy.kind, self.chunk):
@@ -105,7 +106,7 @@ class Reader:
         for first in range(0, len(trials), _ROWS):
             rows = trials[first : first + _ROWS]
             length = len(rows[0].ids)
-            with cache_of(self.model, self.arm, length) as cache:
+            with cache_for(self.model, self.arm, length) as cache:
                 for start, stop in forwards([length], cache.policy.kind, self.chunk):
                     logits = feed(self.model, [row.ids[start:stop] for row in rows], cache)[:, -1]
                 self._meet(cache)

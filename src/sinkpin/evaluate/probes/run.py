@@ -22,11 +22,11 @@ from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.probes import beforehand, tally
 from sinkpin.evaluate.probes.answering import Blank
 from sinkpin.evaluate.probes.base import Outcome, Probe, Trial
-from sinkpin.evaluate.probes.feeding import cache_of
 from sinkpin.evaluate.probes.pen import Pen
 from sinkpin.evaluate.probes.reader import Reader
 from sinkpin.evaluate.probes.record import ProbeArm, ProbeResult
 from sinkpin.evaluate.probes.verdict import can, sentence
+from sinkpin.evaluate.scoring import cache_for
 from sinkpin.policies import resolve
 
 STREAM_CHUNK = 16
@@ -149,7 +149,7 @@ def _result(
 
 
 def _anatomy(model: Any) -> Anatomy:
-    with cache_of(model, Arm("full", sinks=0), 1) as cache:
+    with cache_for(model, Arm("full", sinks=0), 1) as cache:
         return cache.door.anatomy
 
 
