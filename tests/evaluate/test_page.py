@@ -139,6 +139,8 @@ def test_a_new_user_is_told_what_to_do() -> None:
     )
     assert f"`--tokens {FIRST + 20 * SIZE}` or more" in advice(short, [])[0]
     assert "this run scored 1,243 tokens" in advice(short, [])[0]
+    without = advice(plain(), [])  # more text would give no intervals, either
+    assert "this run has no intervals" in without[0] and not any("--tokens" in line for line in without)
     [take, certify, settle] = advice(comparison(), [probe()])
     assert take.startswith("Take h2o-1024+4") and "sinkpin plan" in certify
     assert "read about 1.3 times as much text" in settle  # (0.0112 / 0.01) squared

@@ -12,9 +12,10 @@ from sinkpin.errors import BudgetError, InputError, ModelError
 from sinkpin.evaluate.arms import Arm
 from sinkpin.evaluate.probes import feeding, named, reader
 from sinkpin.evaluate.probes.answering import Blank, end_tokens, likelihoods, written
-from sinkpin.evaluate.probes.feeding import cache_of, evicted, feed, forwards, held
+from sinkpin.evaluate.probes.feeding import evicted, feed, forwards, held
 from sinkpin.evaluate.probes.run import probe
 from sinkpin.evaluate.probes.writing import Dice
+from sinkpin.evaluate.scoring import cache_for
 
 FULL, WINDOW = Arm("full", sinks=0), Arm("streaming", budget=20, sinks=2)
 
@@ -122,7 +123,7 @@ def test_an_alternative_is_as_likely_as_when_it_is_fed_alone(arm):
     answers = [(8, 9, 10), (11,), (12, 13)]
 
     def fed():
-        cache = cache_of(model, arm, 50)
+        cache = cache_for(model, arm, 50)
         feed(model, [context], cache)
         return cache
 
@@ -146,7 +147,7 @@ def test_full_equals_one_forward_without_a_cache():
     with torch.inference_mode():
         logits = model(torch.tensor([[*asked, *answer]]), use_cache=False).logits[0].log_softmax(-1)
     total = sum(float(logits[2 + place, token]) for place, token in enumerate(answer))
-    with cache_of(model, FULL, 3) as cache:
+    with cache_for(model, FULL, 3) as cache:
         assert float(likelihoods(model, asked, [answer], cache)[0]) == pytest.approx(total, abs=1e-4)
 
 
@@ -158,7 +159,7 @@ def test_what_is_written_is_what_generate_writes():
     question = replace(question, length=12)
     prompt = torch.tensor([[*trial.ids, *question.feed]])
     expected = model.generate(prompt, max_new_tokens=12, do_sample=False)[0, prompt.shape[1] :].tolist()
-    with cache_of(model, FULL, len(trial.ids)) as cache:
+    with cache_for(model, FULL, len(trial.ids)) as cache:
         feed(model, [trial.ids], cache)
         assert written(model, question, cache, end_tokens(model, pen().tokenizer)) == [
             token for token in expected if token != 1
@@ -173,7 +174,7 @@ def test_calibration_takes_a_habit_away():
         model.lm_head.bias[10] = 100.0  # the first of the alternatives, liked whatever was read
     result = spots(model, places=(55,))
     assert [arm.score for arm in result.arms] == [1.0, 1.0]
-    with cache_of(model, FULL, 60) as cache:
+    with cache_for(model, FULL, 60) as cache:
         (trial, *_) = Spots(places=(55,), trials=2).write(pen())[1:]
         feed(model, [trial.ids], cache)
         (question,) = trial.questions
@@ -268,7 +269,7 @@ def test_rules_are_asked_in_a_chat():
 
 def test_what_is_held_is_counted_over_heads():
     model = seer()
-    with cache_of(model, WINDOW, 60) as cache:
+    with cache_for(model, WINDOW, 60) as cache:
         feed(model, [list(range(60))], cache)
         assert [held(cache, span) for span in ((0, 2), (1, 3), (2, 4), (42, 60), (41, 43))] == [
             1.0,

@@ -118,5 +118,5 @@ def _changed(place: int, name: str, before: Document, document: Document) -> str
 
 def _command(command: str | None) -> str:
     if command is None:
-        return "<p class='empty'>This file states no command: the comparison was made in Python, or by an earlier version.</p>"
+        return "<p class='empty'>This file states no command.</p>"
     return copied("command-line", "The command", command)

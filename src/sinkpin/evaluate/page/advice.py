@@ -21,7 +21,12 @@ def advice(document: Document, probes: Sequence[Document]) -> list[str]:
     needed = first + BLOCKS * BLOCK
     said = []
     judged = [arm for arm in others if arm.get("verdict")]
-    if others and not judged:
+    if others and not any(arm.get("ci95") for arm in others):
+        said.append(
+            "Read differences of a few percent as chance: this run has no intervals. `sinkpin plan MODEL --text FILE "
+            "--max-loss 1%` chooses a cache on one part of a text, and promises with an upper bound on another."
+        )
+    elif others and not judged:
         if document["scored_tokens"] < BLOCKS * BLOCK:
             said.append(
                 f"Read more text: `--tokens {needed}` or more gives the {BLOCKS} blocks of {BLOCK} tokens that a verdict needs; "
